@@ -1,14 +1,13 @@
 """Reads a TLS ClientHello out of the raw bytes a client has sent so far.
 
-It decides whether those bytes are one well-formed hello of TLS 1.2 or newer, and which name, ALPN protocols and versions
-it offers. Stricter than a TLS server on purpose: whatever two stacks could read differently (a length that lies, a
-repeated extension, a second name) is refused, because what is judged here is what the upstream will read.
+It decides whether those bytes are one well-formed hello of TLS 1.2 or newer, and which name, ALPN protocols and
+versions it offers. Stricter than a TLS server on purpose: whatever two stacks could read differently (a length that
+lies, a repeated extension, a second name) is refused, because what is judged here is what the upstream will read.
 It must not do I/O, keep state between calls or choose a rule.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import NoReturn
 
 from broker.policy.names import HostName, parse_host_name
@@ -26,7 +25,8 @@ _ALPN = 16  # RFC 7301
 _PRE_SHARED_KEY = 41
 _EARLY_DATA = 42
 _SUPPORTED_VERSIONS = 43  # RFC 8446 §4.2.1
-_ECH = (0xFE0D, 0xFFCE)  # encrypted_client_hello (RFC 9849) and its forerunner, encrypted SNI
+_ECH = 0xFE0D  # RFC 9849
+_ENCRYPTED_SNI = 0xFFCE  # its forerunner
 _HEADER = 4  # msg_type, uint24 length
 _RANDOM_END = _HEADER + 2 + 32
 
@@ -66,16 +66,16 @@ def parse_client_hello(data: Buffer, *, limit: int = LIMIT) -> ClientHello | Non
         _malformed("early_data is not empty")
     return ClientHello(
         server_name=None if names is None else _parse_server_name(names),
-        alpn=() if alpn is None else tuple(_parse_alpn(alpn)),
+        alpn=() if alpn is None else _parse_alpn(alpn),
         versions=versions,
-        ech=any(kind in extensions for kind in _ECH),
+        ech=_ECH in extensions or _ENCRYPTED_SNI in extensions,
         early_data=early_data is not None,
         length=length,
     )
 
 
 def _parse_message(message: bytes) -> tuple[int, dict[int, bytes]]:
-    """Walk the fixed part, then the extensions: (legacy_version, extensions by type). `message` has at least 45 bytes."""
+    """(legacy_version, extensions by type) of a hello that has its smallest size at least."""
     end = len(message)
     legacy: int = _uint16(message, _HEADER)[0]
     if legacy >> 8 != 3:
@@ -102,17 +102,15 @@ def _parse_message(message: bytes) -> tuple[int, dict[int, bytes]]:
 def _parse_extensions(message: bytes, at: int) -> dict[int, bytes]:
     end = len(message)
     found: dict[int, bytes] = {}
-    while at < end:
-        if at + 4 > end:
-            _malformed("extension header is cut off")
+    while at + 4 <= end:
         kind, size = _two_uint16(message, at)
-        at += 4
-        if at + size > end:
-            _malformed("extension is longer than its block")
+        body = at + 4
+        at = body + size
         if kind in found:  # RFC 8446 §4.2: at most one of a type, unknown and GREASE types too
             _malformed("extension appears twice")
-        found[kind] = message[at : at + size]
-        at += size
+        found[kind] = message[body:at]
+    if at != end:
+        _malformed("the last extension does not end with its block")
     if _PRE_SHARED_KEY in found and kind != _PRE_SHARED_KEY:  # RFC 8446 §4.2.11
         _malformed("pre_shared_key is not the last extension")
     return found
@@ -126,23 +124,25 @@ def _parse_versions(legacy: int, extensions: dict[int, bytes]) -> tuple[int, ...
     else:
         if len(listed) < 3 or listed[0] != len(listed) - 1 or listed[0] & 1:
             _malformed("supported_versions lies about its length")
-        versions = tuple(listed[at] << 8 | listed[at + 1] for at in range(1, len(listed), 2))
+        versions = unpack_from(f">{len(listed) >> 1}H", listed, 1)
     if TLS13 not in versions and TLS12 not in versions:
         raise Refusal(Reason.TLS_VERSION, "the client offers nothing from TLS 1.2 on")
     return versions
 
 
-def _parse_alpn(body: bytes) -> Iterator[bytes]:
+def _parse_alpn(body: bytes) -> tuple[bytes, ...]:
     """RFC 7301 §3.1: a list of non-empty names of at most 255 bytes."""
     if len(body) < 4 or _uint16(body)[0] != len(body) - 2:
         _malformed("ALPN lies about its length")
+    names: list[bytes] = []
     at = 2
     while at < len(body):
         end = at + 1 + body[at]
         if end == at + 1 or end > len(body):
             _malformed("ALPN name does not fit")
-        yield body[at + 1 : end]
+        names.append(body[at + 1 : end])
         at = end
+    return tuple(names)
 
 
 def _parse_server_name(body: bytes) -> HostName:

@@ -24,7 +24,7 @@ _EXTRA_FIELDS = {
 }
 
 
-def problem(
+def problem(  # noqa: PLR0913  (the fields of the document)
     reason: Reason,
     *,
     detail: str,
@@ -52,7 +52,7 @@ def problem(
     return (_encode(document).translate(_INERT) + "\n").encode("ascii")
 
 
-def http_response(
+def http_response(  # noqa: PLR0913  (the same, and the connection's)
     reason: Reason,
     *,
     detail: str,

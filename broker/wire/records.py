@@ -1,7 +1,7 @@
 """Puts the first TLS handshake message together from plaintext records.
 
-Any split is accepted: records of one byte, bytes that arrive one at a time. What the declared lengths already show to be
-wrong is refused before the bytes arrive. It must not look into the hello further than its type and length.
+Any split is accepted: records of one byte, bytes that arrive one at a time. What the declared lengths already show to
+be wrong is refused before the bytes arrive. It must not look into the hello further than its type and length.
 """
 
 from typing import NoReturn
@@ -16,6 +16,7 @@ RAW_FACTOR = 2
 _RECORD_HEADER = 5
 _RECORD_MAX = 16384  # RFC 8446 §5.1
 _MESSAGE_HEADER = 4
+_FIRST_HEADERS = _RECORD_HEADER + _MESSAGE_HEADER
 _HELLO_MIN = _MESSAGE_HEADER + 2 + 32 + 1 + 4 + 2  # version, random, empty session, one suite, one compression method
 _HANDSHAKE = 22
 _CONTENT_TYPES = range(20, 25)
@@ -30,10 +31,10 @@ def read_handshake(data: Buffer, limit: int) -> tuple[bytes | None, int]:
     CLIENT_HELLO_TOO_LARGE.
     """
     have = len(data)
-    if have >= _RECORD_HEADER + _MESSAGE_HEADER:
+    if have >= _FIRST_HEADERS:
         size = _record_size(data, 0)
         end = _RECORD_HEADER + size
-        if size == _message_size(data[_RECORD_HEADER : _RECORD_HEADER + _MESSAGE_HEADER], limit):
+        if size > _MESSAGE_HEADER and size == _message_size(data[_RECORD_HEADER:_FIRST_HEADERS], limit):
             # the ordinary hello, one record: no need to walk
             return (bytes(data[_RECORD_HEADER:end]), end) if have >= end else (None, end - have)
     return _join(data, limit)

@@ -1,7 +1,8 @@
 """Tells from the first bytes of a captured connection which protocol the client speaks.
 
-It only chooses the parser: what it calls TLS or HTTP/1 may still be malformed, and that parser then says so with its own
-reason. It must not judge, and it never asks for more than `MAX_NEEDED` bytes, so that no client can hold it undecided.
+It only chooses the parser: what it calls TLS or HTTP/1 may still be malformed, and that parser then says so with its
+own reason. It must not judge, and it never asks for more than `MAX_NEEDED` bytes, so that no client can hold it
+undecided.
 """
 
 import re

@@ -29,7 +29,7 @@ _META_TYPES = frozenset({0, 41, *range(128, 256)})  # RFC 6895 §3.1: OPT, TSIG,
 
 
 class SyntheticZone:
-    """Names and their addresses, in the order in which they were first asked for. Nothing is ever forgotten or moved."""
+    """Names and their addresses, in the order of the first lookups. None is ever forgotten or moved."""
 
     __slots__ = ("_addresses", "_capacity", "_names", "_start")
 
