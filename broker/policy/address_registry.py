@@ -1,9 +1,10 @@
 """The address classes, and which block of the address space is of which class.
 
-A table of our own from the IANA special-purpose address registries (IPv4, IPv6), the IPv6 address space registry and the
-documents of cloud platforms, because the language's tables differ per version. It decides nothing; `addresses.py` does.
-The registries mark a few rows "globally reachable" (AS112, AMT, the anycast services, ORCHIDv2, DRIP). They are special
-here all the same: what answers there is the nearest piece of network equipment, or nothing, never a host of a policy.
+A table of our own, because the language's tables differ per version. Sources: the IANA special-purpose address
+registries (IPv4, IPv6), the IPv6 address space registry, the documents of cloud platforms. It decides nothing;
+`addresses.py` does. The registries mark a few rows "globally reachable" (AS112, AMT, the anycast services, ORCHIDv2,
+DRIP). They are special here all the same: what answers there is the nearest piece of network equipment, or nothing,
+never a host that a policy means.
 """
 
 from enum import Enum
@@ -88,7 +89,7 @@ _V4: Final[dict[AddressClass, str]] = {
     AddressClass.SHARED: "100.64.0.0/10",
     AddressClass.LOOPBACK: "127.0.0.0/8",
     AddressClass.LINK_LOCAL: "169.254.0.0/16",
-    # 192.0.0.0/29 DS-Lite (RFC 7335), .8 dummy (RFC 7600), .170 and .171 NAT64 discovery (RFC 7050) have no class apart.
+    # Also DS-Lite (192.0.0.0/29, RFC 7335), the dummy (.8, RFC 7600), NAT64 discovery (.170 and .171, RFC 7050).
     AddressClass.PROTOCOL: "192.0.0.0/24",
     # PCP, TURN, AS112 (two), AMT, the 6to4 relay (which holds the 6a44 relay, RFC 6751).
     AddressClass.ANYCAST: "192.0.0.9 192.0.0.10 192.31.196.0/24 192.175.48.0/24 192.52.193.0/24 192.88.99.0/24",

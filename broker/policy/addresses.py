@@ -147,7 +147,19 @@ def judge_answers(
     """
     if not answers:
         raise Refusal(Reason.NAME_NOT_FOUND, "the name has no address")
+    if len(answers) == 1 and _is_plain(answers[0], own, on_link):  # most answers
+        return (answers[0],)
     return tuple([_judge(canonical_address(answer), opened, own, on_link, nat64_prefixes) for answer in answers])
+
+
+def _is_plain(address: Address, own: frozenset[Address], on_link: tuple[Network, ...]) -> bool:
+    """Whether an address is a public IPv4 one that is neither ours nor a neighbour's: nothing more to look at."""
+    return (
+        isinstance(address, IPv4Address)
+        and _block_class(address) is AddressClass.PUBLIC
+        and address not in own
+        and not any(address in link for link in on_link)
+    )
 
 
 def _judge(
