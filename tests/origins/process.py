@@ -4,6 +4,7 @@ Each `start_…` is a context manager: the process is accepting connections insi
 """
 
 import json
+import os
 import select
 import ssl
 import subprocess
@@ -69,14 +70,15 @@ class NameServer:
 
     def queries(self) -> list[dict[str, str]]:
         """The queries since the last call (transport, name, type). Complete once the answers have arrived."""
+        # Read below the buffer: select() knows nothing of lines that a buffered reader already holds.
         assert self.process.stdout is not None
-        found = []
-        while select.select([self.process.stdout], [], [], 0)[0]:
-            line = self.process.stdout.readline()
-            if not line:
+        descriptor, text = self.process.stdout.fileno(), b""
+        while select.select([descriptor], [], [], 0)[0]:
+            piece = os.read(descriptor, 65536)
+            if not piece:
                 break
-            found.append(json.loads(line))
-        return found
+            text += piece
+        return [json.loads(line) for line in text.splitlines()]
 
 
 @contextmanager
