@@ -76,6 +76,7 @@ class Reason(StrEnum):
     CLIENT_SILENT = "client_silent"
     HEAD_TIMEOUT = "head_timeout"
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    RATE_LIMITED = "rate_limited"  # the grant's requests per second
     AUDIT_UNAVAILABLE = "audit_unavailable"
 
     # failure
@@ -143,6 +144,7 @@ _STATUS = {
     Reason.CLIENT_SILENT: 408,
     Reason.HEAD_TIMEOUT: 408,
     Reason.TOO_MANY_CONNECTIONS: 503,
+    Reason.RATE_LIMITED: 429,
     Reason.AUDIT_UNAVAILABLE: 503,
     Reason.RESOLVE_TIMEOUT: 504,
     Reason.CONNECT_TIMEOUT: 504,

@@ -1,0 +1,34 @@
+"""What is known about a connection or a request when it is judged: parsed values, never text that needs parsing again."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from broker.policy.authority import Authority
+
+type Scheme = Literal["http", "https", "tcp"]
+
+
+class Stage(Enum):
+    """CONNECTION asks whether a host and port may be reached at all, and on which plane; REQUEST asks about everything."""
+
+    CONNECTION = "connection"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The question put to `decide`.
+
+    scheme: "https" for TLS, "http" for plain HTTP, "tcp" for neither.
+    path, query: raw, as they will be forwarded, without the "?"; `None` at CONNECTION (query also where there is none).
+    websocket: the request asks for the upgrade.
+    """
+
+    stage: Stage
+    scheme: Scheme
+    authority: Authority
+    method: str | None = None
+    path: str | None = None
+    query: str | None = None
+    websocket: bool = False

@@ -1,0 +1,112 @@
+"""Query patterns of rules, matched against the raw query that will be forwarded.
+
+An entry is `name=value` (exactly), `name=*` (any value) or `name` (a parameter without a value). Names and values are
+compared as they stand in the raw query, never decoded; a query that could be read in two ways is called ambiguous, and
+no rule that restricts queries accepts it. Matching is case-sensitive.
+
+An allow rule accepts a query when **each** of its parameters is listed, so a repeated or an additional parameter cannot
+slip by. A deny rule hits when **any** of its parameters is listed.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.policy.paths import escape_fault
+from broker.policy.problems import Mistake, quote
+
+MAX_PATTERN: Final = 1024
+
+# RFC 3986 §3.4 without ";" (a separator to some servers) and with the brackets that form encoders leave alone.
+_QUERY = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/?\[\]|^{}]|%[0-9A-Fa-f]{2})*\Z").match
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryPattern:
+    """One parameter: its name, and its value, `None` for a parameter without `=`; `any_value` for `name=*`."""
+
+    name: str
+    value: str | None = None
+    any_value: bool = False
+
+    @property
+    def text(self) -> str:
+        """The entry as a policy file spells it."""
+        if self.any_value:
+            return f"{self.name}=*"
+        return self.name if self.value is None else f"{self.name}={self.value}"
+
+    def matches(self, parameter: str) -> bool:
+        """Match one canonical parameter (`canonical_parameters`)."""
+        name, separator, value = parameter.partition("=")
+        if name != self.name:
+            return False
+        return bool(separator) if self.any_value else (value if separator else None) == self.value
+
+    def covers(self, other: "QueryPattern") -> bool:
+        """Tell whether every parameter that `other` matches is matched here."""
+        if self.name != other.name:
+            return False
+        if self.any_value:
+            return other.any_value or other.value is not None
+        return not other.any_value and self.value == other.value
+
+
+def canonical_parameters(query: str | None) -> tuple[str, ...] | None:
+    """Split a raw query at `&`; `()` for none or an empty one, `None` for an ambiguous one. Hex digits become upper."""
+    if not query:
+        return ()
+    if query_fault(query):
+        return None
+    return tuple(_upper(query).split("&"))
+
+
+def query_fault(query: str) -> str | None:
+    """Say why a raw query is ambiguous, in a short phrase; `None` for a clear one."""
+    if ";" in query:
+        return "it holds a semicolon, which some servers take for a separator"
+    if not _QUERY(query):
+        return "it holds a malformed escape or a character that needs one"
+    if any(not parameter.partition("=")[0] for parameter in query.split("&")):
+        return "it holds a parameter without a name"
+    return escape_fault(query)
+
+
+def accepts(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
+    """Tell whether each parameter is matched by one of the patterns (an allow rule's question)."""
+    return all(any(pattern.matches(parameter) for pattern in patterns) for parameter in parameters)
+
+
+def hits(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
+    """Tell whether any parameter is matched by one of the patterns (a deny rule's question)."""
+    return any(pattern.matches(parameter) for pattern in patterns for parameter in parameters)
+
+
+def parse_query_pattern(text: str) -> QueryPattern:
+    """Parse one entry of a rule's `query`; raises `Mistake` with the corrected spelling."""
+    if not text or len(text) > MAX_PATTERN:
+        raise Mistake(f"query entry of {len(text)} characters", f"1 to {MAX_PATTERN} characters")
+    if text.startswith("?"):
+        raise Mistake(f"query entry {quote(text)} starts with ?", "the parameter alone", quote(text[1:]))
+    if "&" in text:
+        parts = ", ".join(quote(part) for part in text.split("&"))
+        raise Mistake(f"query entry {quote(text)} holds several parameters", "one parameter an entry", parts)
+    fault = query_fault(text)
+    if fault is not None:
+        raise Mistake(f"query entry {quote(text)} can never match: {fault}", "a parameter as a client sends it")
+    name, separator, value = _upper(text).partition("=")
+    if "*" in name or ("*" in value and value != "*"):
+        raise Mistake(
+            f"query entry {quote(text)} holds * inside a name or a value",
+            "name=* for any value",
+            quote(f"{name.strip('*')}=*"),
+        )
+    if separator and value == "*":
+        return QueryPattern(name=name, any_value=True)
+    return QueryPattern(name=name, value=value if separator else None)
+
+
+def _upper(text: str) -> str:
+    return _ESCAPE.sub(lambda escape: escape.group().upper(), text)
