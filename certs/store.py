@@ -8,7 +8,6 @@ none. A directory or file that someone else could have written is refused, never
 import fcntl
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,7 +118,7 @@ def write_state(descriptor: int, state: State) -> None:
     for name in os.listdir(descriptor):
         if name.startswith(_TEMPORARY):  # under the lock, a leftover is a killed writer's
             os.unlink(name, dir_fd=descriptor)
-    name = _TEMPORARY + secrets.token_hex(8)
+    name = _TEMPORARY + os.urandom(8).hex()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(name, flags, 0o600, dir_fd=descriptor)
     with os.fdopen(file, "wb") as stream:

@@ -1,0 +1,136 @@
+"""The trust kit on disk: written once for each set of inputs, then reused at a cost of microseconds.
+
+A kit is a directory of its inputs' digest, made beside its place and renamed into it, so that any number of starts can
+make it at once. It holds public certificates only. Standard library only: this is on the path of every start.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path, PurePosixPath
+
+from certs.errors import TrustBundleError
+from certs.roots import read_pem_file, system_bundle
+
+_FORMAT = b"1"  # changes when the content for the same inputs changes
+_UNUSED = timedelta(days=14)
+_READY = "kit.json"
+# Whole directories, so that a sandbox needs three mounts.
+_TOPS = (PurePosixPath("/etc/ssl"), PurePosixPath("/etc/pki"), PurePosixPath("/etc/ca-certificates"))
+# OpenSSL's configuration lives in the directories that the kit covers.
+_CONFIGURATION = ("/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """A ready kit. `mounts` are (source on the host, destination in the sandbox) directories, to be bound read-only."""
+
+    directory: Path
+    environment: Mapping[str, str]
+    mounts: tuple[tuple[Path, PurePosixPath], ...]
+
+
+def prepare_kit(
+    directory: Path,
+    *,
+    ca_pem: bytes,
+    extra: Sequence[bytes] = (),
+    now: datetime,
+    bundles: Sequence[str | Path] | None = None,
+) -> Kit:
+    """Make the kit for these roots in `directory` (created, 0700), or find it there.
+
+    `ca_pem`: the authority's trusted certificates (`trusted_pem`, or `CertificateAuthority.pem`). `extra`: the texts of
+    configured PEM files. `bundles`: where to look for the system's roots. Raises `TrustBundleError`.
+    """
+    system = system_bundle(bundles)
+    path = directory / _digest(system, ca_pem, extra)
+    try:
+        environment = json.loads((path / _READY).read_bytes())
+        os.utime(path, (now.timestamp(), now.timestamp()))
+    except (OSError, ValueError):
+        environment = _make(path, read_pem_file(system), ca_pem, extra, now)
+    mounts = tuple((path / top.relative_to("/"), top) for top in _TOPS)
+    return Kit(directory=path, environment=environment, mounts=mounts)
+
+
+def _digest(system: Path, ca_pem: bytes, extra: Sequence[bytes]) -> str:
+    # The system's files count by identity, size and change time: hashing 220 KB would cost more than all the rest.
+    marks = [_mark(system), *(_mark(Path(path)) for path in _CONFIGURATION)]
+    parts = (_FORMAT, repr(marks).encode(), ca_pem, *extra)
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
+
+
+def _mark(path: Path) -> tuple[str, int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return str(path), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+
+
+def _make(path: Path, system: bytes, ca_pem: bytes, extra: Sequence[bytes], now: datetime) -> dict[str, str]:
+    from certs.bundle import PATHS, kit_files  # noqa: PLC0415  (a start that finds its kit does not need them)
+    from certs.variables import kit_environment  # noqa: PLC0415
+
+    files = dict(kit_files(system, ca_pem, extra))
+    for configuration in _CONFIGURATION:
+        if Path(configuration).is_file():
+            files[PurePosixPath(configuration)] = Path(configuration).read_bytes()
+    environment = kit_environment(PATHS)
+    try:
+        _write_kit(path, files, environment)
+        _sweep(path.parent, now)
+    except OSError as error:
+        cause = f"cannot write the trust kit in {path.parent}: {error.strerror}"
+        raise TrustBundleError(cause, "name a state directory that this user can write") from error
+    return environment
+
+
+def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Mapping[str, str]) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    making = path.parent / f".making-{os.urandom(8).hex()}"
+    written: dict[int, Path] = {}
+    try:
+        for name, content in files.items():
+            _write_file(making / name.relative_to("/"), content, written)
+        for top in _TOPS:
+            (making / top.relative_to("/")).mkdir(parents=True, exist_ok=True)
+        (making / _READY).write_text(json.dumps(environment))
+        for inner, _, _ in os.walk(making):
+            os.chmod(inner, 0o755)  # noqa: S103, PTH101  (readable for the payload whatever the umask)
+        _put(making, path)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _write_file(path: Path, content: bytes, written: dict[int, Path]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if (first := written.get(id(content))) is not None:
+        path.hardlink_to(first)
+        return
+    path.write_bytes(content)
+    path.chmod(0o644)
+    written[id(content)] = path
+
+
+def _put(making: Path, path: Path) -> None:
+    try:
+        making.rename(path)
+    except OSError:
+        if (path / _READY).exists():  # another start was first, with the same content
+            return
+        shutil.rmtree(path, ignore_errors=True)  # not a whole kit: someone deleted a part of it
+        making.rename(path)
+
+
+def _sweep(directory: Path, now: datetime) -> None:
+    """Remove kits that no start has used for two weeks, and what a killed start left."""
+    for entry in directory.iterdir():
+        age = now.timestamp() - entry.stat().st_mtime
+        if age > (3600 if entry.name.startswith(".making-") else _UNUSED.total_seconds()):
+            shutil.rmtree(entry, ignore_errors=True)
