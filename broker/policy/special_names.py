@@ -40,7 +40,7 @@ def classify_special(host: str) -> SpecialName | None:
     first, _, rest = host.partition(".")
     if first in _DISCOVERY_LABELS:
         return SpecialName.DISCOVERY
-    if _is_metadata(host, first, rest):
+    if _is_metadata(host):
         return SpecialName.METADATA
     if host in _LOCALHOST_NAMES:
         return SpecialName.LOCALHOST
@@ -58,9 +58,9 @@ def suffixes_of(host: str) -> Iterator[str]:
         host = host.partition(".")[2]
 
 
-def _is_metadata(host: str, first: str, rest: str) -> bool:
-    """Known names and everything below them; well-known first labels alone or in a private zone; the API server."""
-    if first in _METADATA_LABELS and (not rest or not _PRIVATE_ZONES.isdisjoint(suffixes_of(rest))):
+def _is_metadata(host: str) -> bool:
+    """Known names and everything below them; well-known labels alone or in a private zone; the API server."""
+    if not _METADATA_LABELS.isdisjoint(host.split(".")) and not _PRIVATE_ZONES.isdisjoint(suffixes_of(host)):
         return True
     # The API server answers below any cluster domain: kubernetes.default.svc.<domain>.
     return f"{host}.".startswith(_API_SERVER_PREFIXES) or not _METADATA_NAMES.isdisjoint(suffixes_of(host))
@@ -82,12 +82,12 @@ _NEVER: Final = frozenset(
 
 _DISCOVERY_LABELS: Final = frozenset({"wpad", "_wpad", "isatap"})
 
-# Common first labels of metadata services. Alone or in a private zone they are refused; `metadata.example.com` is not.
+# Labels of metadata services. Alone or in a private zone they are refused; `metadata.example.com` is not.
 _METADATA_LABELS: Final = _words(
     "metadata metadata-server metadata-service instance-data instance-metadata ec2-metadata rancher-metadata imds",
     "wireserver",
 )
-_PRIVATE_ZONES: Final = _words("internal local localdomain lan home corp intranet private home.arpa svc")
+_PRIVATE_ZONES: Final = _METADATA_LABELS | _words("internal local lan home corp intranet private home.arpa svc consul")
 _API_SERVER_PREFIXES: Final = ("kubernetes.default.svc.", "openshift.default.svc.")
 _METADATA_NAMES: Final = _words(
     """
