@@ -1,0 +1,146 @@
+"""Field lines: their grammar, what each field means to an intermediary, and the Connection field's options.
+
+The grammar is narrower than RFC 9112 §5 on purpose: no folding, no bare CR or LF, no whitespace around a name, no
+control characters. What a second parser could read differently is refused, never repaired.
+"""
+
+import re
+from enum import Enum, auto
+
+from broker.policy.reasons import Reason, Refusal
+from broker.wire.http1.faults import Faults, explain_fields
+from broker.wire.http1.limits import Limits
+
+type Fields = tuple[tuple[bytes, bytes], ...]
+"""Names in their original case and values without surrounding whitespace, in order."""
+
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"  # RFC 9110 §5.6.2
+IS_TOKEN = re.compile(TOKEN + rb"+")
+FIELD_LINE = re.compile(rb"(?m)^(" + TOKEN + rb"++):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)\r\n")
+
+
+class Use(Enum):
+    """What an intermediary does with a field that it may not just pass on."""
+
+    HOST = auto()
+    LENGTH = auto()
+    CODING = auto()
+    CONNECTION = auto()
+    EXPECT = auto()
+    UPGRADE = auto()
+    TRAILER = auto()
+    DROP = auto()  # hop-by-hop, credentials for a proxy, the client's identity, side doors
+    FORGED = auto()  # CGI maps `_` to `-`: a second spelling of a framing field
+
+
+_FRAMING = {b"content-length": Use.LENGTH, b"transfer-encoding": Use.CODING, b"connection": Use.CONNECTION}
+_FORGED = dict.fromkeys((b"content_length", b"transfer_encoding"), Use.FORGED)
+_HOP = dict.fromkeys((b"keep-alive", b"te", b"http2-settings"), Use.DROP)  # RFC 9110 §7.6.1, RFC 7540 §3.2.1
+_IDENTITY = dict.fromkeys(
+    (b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"client-ip", b"true-client-ip", b"x-cluster-client-ip"),
+    Use.DROP,
+)
+REQUEST_USES: dict[bytes, Use] = {
+    **_FRAMING,
+    **_FORGED,
+    **_HOP,
+    **_IDENTITY,
+    b"host": Use.HOST,
+    b"expect": Use.EXPECT,
+    b"upgrade": Use.UPGRADE,
+    b"trailer": Use.DROP,
+}
+RESPONSE_USES: dict[bytes, Use] = {
+    **_FRAMING,
+    **_HOP,
+    **dict.fromkeys((b"alt-svc", b"alternate-protocol"), Use.DROP),  # another port or protocol would be a side door
+    b"upgrade": Use.UPGRADE,
+    b"trailer": Use.TRAILER,
+}
+# `_` as above. Credentials for a proxy never leave it, and never come from an origin.
+REQUEST_PREFIXES = (b"x-forwarded-", b"x_forwarded_", b"proxy-", b"proxy_")
+RESPONSE_PREFIXES = (b"proxy-auth", b"proxy-connection")
+
+# RFC 9110 §7.6.1: "MUST NOT" be listed in Connection. Removing one would change what the recipient reads; with
+# Content-Length or Host it would desynchronise it.
+PROTECTED = frozenset(
+    b"accept accept-encoding authorization cache-control content-encoding content-language content-length "
+    b"content-location content-range content-type cookie date etag expect host if-match if-modified-since if-none-match "
+    b"if-range if-unmodified-since last-modified location max-forwards origin pragma range referer set-cookie "
+    b"transfer-encoding user-agent vary www-authenticate".split()
+)
+OWN_OPTIONS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"proxy-connection"))
+_NO_OPTIONS: frozenset[bytes] = frozenset()
+_USUAL_OPTIONS = {
+    spelling: frozenset({spelling.lower()})
+    for spelling in (b"keep-alive", b"Keep-Alive", b"close", b"Close", b"upgrade", b"Upgrade")
+}
+
+
+def split_fields(data: bytes | bytearray, start: int, end: int, limits: Limits, faults: Faults) -> Fields:
+    """Read the field lines in `data[start:end]`, which is empty or ends with CRLF. Raises `Refusal`.
+
+    One pass: every match holds exactly one LF, at its end, and begins where a line begins. As many matches as there are
+    LFs therefore means that the matches cover the whole section.
+    """
+    lines = data.count(b"\n", start, end)
+    if lines > limits.fields:
+        raise Refusal(faults.too_large, f"more than {limits.fields} fields")
+    pairs = FIELD_LINE.findall(data, start, end)
+    if len(pairs) != lines:
+        raise explain_fields(bytes(data[start:end]), FIELD_LINE, faults)
+    if data.find(b" \r\n", start, end) >= 0 or data.find(b"\t\r\n", start, end) >= 0:
+        return tuple((name, value.rstrip(b" \t")) for name, value in pairs)
+    return tuple(pairs)
+
+
+def parse_length(value: bytes, faults: Faults) -> int:
+    """Read a Content-Length: digits only, below 2**63. Lists (`5, 5`), signs and other bases are refused."""
+    if not value.isdigit() or len(value) > 19 or (length := int(value)) >= 1 << 63:
+        raise Refusal(faults.framing, "Content-Length is not one decimal number")
+    return length
+
+
+def parse_options(value: bytes, faults: Faults) -> frozenset[bytes]:
+    """Read a Connection field: its options in lower case. Raises `Refusal` for what is not a list of tokens."""
+    usual = _USUAL_OPTIONS.get(value)
+    if usual is not None:
+        return usual
+    options = {option for part in value.lower().split(b",") if (option := part.strip(b" \t"))}
+    if not all(map(IS_TOKEN.fullmatch, options)):
+        raise Refusal(faults.malformed, "Connection is not a list of tokens")
+    return frozenset(options)
+
+
+def collect(fields: Fields, uses: dict[bytes, Use], faults: Faults) -> dict[Use, bytes]:
+    """Pick the values that matter to an intermediary, each allowed once; Connection and Upgrade are joined as lists."""
+    found: dict[Use, bytes] = {}
+    for name, value in fields:
+        use = uses.get(name.lower())
+        if use is None or use is Use.DROP:
+            continue
+        if use not in found:
+            found[use] = value
+        elif use is Use.CONNECTION or use is Use.UPGRADE or use is Use.TRAILER:
+            found[use] += b"," + value
+        else:
+            raise _repeated(use, faults)
+    if Use.FORGED in found:
+        raise Refusal(faults.framing, "a framing field spelled with an underscore")
+    return found
+
+
+def _repeated(use: Use, faults: Faults) -> Refusal:
+    match use:
+        case Use.HOST:
+            return Refusal(faults.malformed, "more than one Host")
+        case Use.EXPECT:
+            return Refusal(Reason.EXPECTATION_FAILED, "more than one Expect")
+        case _:
+            return Refusal(faults.framing, "a framing field more than once")
+
+
+def options_of(found: dict[Use, bytes], faults: Faults) -> frozenset[bytes]:
+    """The Connection options among the collected values."""
+    value = found.get(Use.CONNECTION)
+    return _NO_OPTIONS if value is None else parse_options(value, faults)
