@@ -69,7 +69,7 @@ def http_response(  # noqa: PLR0913  (the same, and the connection's)
     `date` is an IMF-fixdate when the caller has a clock. Proxy-Status (RFC 9209) carries the reason also where no body
     is shown. Raises ValueError as `problem` does, and for a status that is no error.
     """
-    code = HTTPStatus(reason.status if status is None else status)
+    code = HTTPStatus(_checked(reason).status if status is None else status)
     if code < 400:
         raise ValueError(f"{code} is no error status")
     body = problem(reason, detail=detail, rule=rule, reachable=reachable, record=record, status=code)

@@ -19,6 +19,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.GRANT_EXPIRED: "The grant of this session has expired.",
     Reason.GRANT_REVOKED: "The grant of this session was revoked.",
     Reason.GRANT_EXHAUSTED: "The grant of this session is used up.",
+    Reason.RATE_LIMITED: "The session sends faster than its grant allows.",
     Reason.ADDRESS_LITERAL: "A literal address needs a rule for exactly that address.",
     Reason.SPECIAL_NAME: "The name has a special meaning and is not reachable from here.",
     Reason.SELF: "The destination is the broker itself.",
@@ -66,6 +67,7 @@ SENTENCES: dict[Reason, str] = {
 
 PROXY_STATUS: dict[Reason, str] = {
     Reason.ADDRESS_REFUSED: "destination_ip_prohibited",
+    Reason.RATE_LIMITED: "connection_limit_reached",
     Reason.TOO_MANY_CONNECTIONS: "connection_limit_reached",
     Reason.AUDIT_UNAVAILABLE: "proxy_internal_error",
     Reason.NAME_NOT_FOUND: "dns_error",

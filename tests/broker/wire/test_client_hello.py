@@ -71,6 +71,8 @@ def post_quantum_hello(name: str = "api.example.com", padding: int = 0) -> bytes
     share += bytes.fromhex("001d") + vector(2, b"\x55" * 32)
     extensions = [
         ["2a2a", ""],
+        ["000a", "00082a2a11ec001d0017"],
+        ["000d", "0006040308040401"],
         ["0033", vector(2, share).hex()],
         ["fe0d", "00" + "11" * 185],
         ["0010", "000c02683208687474702f312e31"],
