@@ -1,1 +1,22 @@
-"""TODO"""
+"""The audit log: what was asked, what was decided, by which rule, in which tool call.
+
+records.py    the record as a value, its JSON form (pure)
+redaction.py  what is taken out of a record before it is written (pure)
+escaping.py   bounds and control characters (pure)
+chain.py      the hash chain, checkpoints and the verifier of one log (pure)
+location.py   where the log lives (pure)
+directory.py  the log's directory: owner, modes, no links
+segments.py   the files of one log: names, creation, repair after a crash
+signing.py    the Ed25519 key that signs checkpoints
+log.py        the writer
+index.py      an SQLite index over all logs, thrown away and rebuilt at will
+questions.py  search, summary, one record with its neighbours
+checking.py   verification of a whole directory
+following.py  reading what is appended, as it is appended
+export.py     JSON Lines, CSV and OCSF
+
+The JSON Lines files are the truth. Nothing else in the directory is needed to read or to verify them.
+
+Lines of one log are hash-chained; every process that writes has a log of its own, so no lock is shared between
+processes, and a reader merges logs by time.
+"""

@@ -1,0 +1,391 @@
+"""The writer's face: records in, one write per turn out, in one unbroken chain.
+
+`append` puts a record into memory and is cheap; `flush` makes everything appended so far durable to the degree that
+`SyncPolicy` asks, with one write. What a record permits may happen only after the flush that carries it. A log that
+cannot write says so by `AuditUnavailable` and takes up its chain where it stopped once it can.
+
+One thread, one process: a log belongs to the process that opened it, and has its files for itself.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NoReturn, Self
+
+import msgspec
+
+from broker.audit.chain import FORMAT, GENESIS, Checkpoint, seal, signed_message
+from broker.audit.directory import open_directory
+from broker.audit.errors import AuditKeyError, AuditUnavailable
+from broker.audit.records import Event, Kind, Record, Verdict, encode_record, record_from
+from broker.audit.segments import Segment, repair_dead
+from broker.audit.signing import Signer, load_signer
+from broker.audit.writer import FileLost, SegmentWriter
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_BUFFER_BYTES: Final = 256 * 1024  # a caller that forgets to flush holds no more than this
+_BACKLOG_BYTES: Final = 1024 * 1024  # what is kept while nothing can be written
+_RETRY_SECONDS: Final = 0.2
+_encode = msgspec.json.Encoder().encode
+
+
+class SyncPolicy(StrEnum):
+    """When the kernel is told to put the log on the disk. A killed process loses nothing in any of them."""
+
+    ALWAYS = "always"  # with every flush: survives a power cut, costs a disk write per turn
+    INTERVAL = "interval"  # by the caller's timer, which calls `sync`
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How a log is kept. `clock` gives nanoseconds since the epoch, `monotonic` seconds."""
+
+    sync: SyncPolicy = SyncPolicy.INTERVAL
+    max_bytes: int = 64 * 1024 * 1024
+    checkpoint_seconds: float = 60.0
+    clock: Callable[[], int] = field(default=time.time_ns)
+    monotonic: Callable[[], float] = field(default=time.monotonic)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Verdicts recorded since the log was opened, for a closing line. Not the truth: that is the log."""
+
+    allowed: int = 0
+    denied: int = 0
+    failures: int = 0
+
+    def add(self, record: Record) -> None:
+        """Count a decision, or the failure that ended an allowed one."""
+        if record.kind is Kind.DECISION:
+            self.allowed += record.verdict is Verdict.ALLOW
+            self.denied += record.verdict is Verdict.DENY
+        self.failures += record.verdict is Verdict.FAILURE
+
+
+@dataclass(slots=True)
+class _Outage:
+    """A time without a log: why, since when, what was turned away."""
+
+    cause: str
+    since: float
+    retry_at: float
+    refused: int = 0
+    dropped: int = 0
+
+
+class AuditLog:
+    """An append-only log in a directory of its own. Make one with `AuditLog.open`."""
+
+    def __init__(self, directory: int, settings: LogSettings) -> None:
+        self.counts = Counts()
+        self._directory = directory
+        self._settings = settings
+        self._second, self._stamp = -1, ""
+        self._bodies: list[bytes] = []
+        self._buffered = 0
+        self._number = 0  # of the last record appended
+        self._committed = 0  # of the last record written
+        self._head = GENESIS
+        self._outage: _Outage | None = None
+        self._signer: Signer | None = None
+        self._signed_number = 0
+        self._signed_at = settings.monotonic()
+        self._started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(settings.clock() // 1_000_000_000))
+        self._segments = 0
+        self._file: SegmentWriter | None = None
+        self._rotate_at = settings.max_bytes
+        self.name = "".join(secrets.choice(_ALPHABET) for _ in range(12))
+        """The log's id: the first part of every record id."""
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        sync: SyncPolicy = SyncPolicy.INTERVAL,
+        max_bytes: int = 64 * 1024 * 1024,
+        settings: LogSettings | None = None,
+    ) -> Self:
+        """Start a log of this process in `directory` (made with mode 0700 when missing) and write its first line.
+
+        Repairs what dead writers left there. A file is rotated after `max_bytes`. `settings`, when given, holds for
+        everything. Raises `AuditDirectoryError` for a directory that cannot be trusted, `AuditUnavailable` for one
+        that cannot be written.
+        """
+        descriptor = open_directory(directory)
+        log = cls(descriptor, settings or LogSettings(sync=sync, max_bytes=max_bytes))
+        try:
+            repair_dead(descriptor, log._now)
+            log._begin_file()
+        except OSError as error:
+            os.close(descriptor)
+            raise AuditUnavailable(f"the audit log in {directory} cannot be written: {error.strerror}") from error
+        return log
+
+    @property
+    def available(self) -> bool:
+        """False while records cannot be written. Then nothing new may be allowed."""
+        return self._outage is None
+
+    @property
+    def cause(self) -> str:
+        """Why the log is not available, in one sentence; empty when it is."""
+        return self._outage.cause if self._outage else ""
+
+    def append(self, record: Record | Mapping[str, object]) -> str:
+        """Take a record and return its id. It is written by the next `flush`.
+
+        Raises `AuditUnavailable` while the log cannot be written, for decisions always, for other kinds (which report
+        what happened anyway and are kept for later) once the backlog is full.
+        """
+        if not isinstance(record, Record):
+            record = record_from(dict(record))
+        if self._outage is not None:
+            self._admit(self._outage, record)
+        record_id = self._buffer(encode_record(record))
+        if record.verdict is not None:
+            self.counts.add(record)
+        if self._buffered > _BUFFER_BYTES and self._outage is None:
+            self.flush()
+        return record_id
+
+    def flush(self) -> None:
+        """Write what was appended, with one write, and sync it if the policy says so.
+
+        Raises `AuditUnavailable` if any of it could not be written; it is kept, in order, and tried again.
+        """
+        if self._outage is not None:
+            self._retry(self._outage)
+        elif self._bodies:
+            self._write(sync=self._settings.sync is SyncPolicy.ALWAYS)
+            if self._open_file.size >= self._rotate_at:
+                self._rotate()
+
+    def sync(self) -> None:
+        """Flush, put everything on the disk, and sign a checkpoint when one is due. For the caller's timer.
+
+        Raises `AuditUnavailable`.
+        """
+        self.flush()
+        if self._is_checkpoint_due():
+            self._checkpoint(Event.INTERVAL, sign=True)
+        if self._settings.sync is SyncPolicy.NEVER:
+            return
+        try:
+            self._open_file.sync()
+            os.fsync(self._directory)
+        except OSError as error:
+            self._fail(error)
+
+    def close(self, *, sign: bool = True) -> None:
+        """Write the closing checkpoint and finish the file. Closing twice is allowed.
+
+        `sign=False` spares the import of the cryptography package (25 ms) where it is not loaded. Raises
+        `AuditUnavailable` if records are lost by it; the files are released in any case.
+        """
+        if self._directory < 0:
+            return
+        try:
+            if self._outage is not None:
+                self._outage.retry_at = 0.0
+                self._retry(self._outage)
+            self._checkpoint(Event.CLOSED, sign=sign, sync=self._settings.sync is not SyncPolicy.NEVER)
+            self._open_file.finish()
+        finally:
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._directory < 0 else self.cause or "available"
+        return f"<AuditLog {self.name}: {state}; {self._committed} written, {len(self._bodies)} buffered>"
+
+    def _buffer(self, body: bytes) -> str:
+        self._number += 1
+        record_id = f"{self.name}-{self._number}"
+        self._bodies.append(f'{{"id":"{record_id}","time":"{self._now()}",'.encode() + body[1:])
+        self._buffered += len(body)
+        return record_id
+
+    def _unbuffer(self) -> None:
+        self._number -= 1
+        self._buffered -= len(self._bodies.pop())
+
+    def _write(self, *, sync: bool) -> None:
+        head, lines = self._head, []
+        for body in self._bodies:
+            line, head = seal(head, body)
+            lines.append(line)
+        data = b"".join(lines)
+        file = self._open_file
+        try:
+            file.write(data)
+            if sync:
+                self._sync_batch(file, len(data))
+        except OSError as error:
+            self._fail(error)
+        self._head, self._committed = head, self._number
+        self._bodies.clear()
+        self._buffered = 0
+
+    def _sync_batch(self, file: SegmentWriter, length: int) -> None:
+        try:
+            file.sync()
+        except OSError:
+            file.take_back(length)  # it goes into the next file: here it may or may not have reached the disk
+            raise
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """Stop. A lost file gets its final name, because the chain goes on elsewhere."""
+        if isinstance(error, FileLost) and self._file is not None:
+            self._file.finish()
+            self._file = None
+        now = self._settings.monotonic()
+        cause = f"the audit log cannot be written: {error.strerror}"
+        if self._outage is None:
+            self._outage = _Outage(cause, since=now, retry_at=0.0)
+        self._outage.cause, self._outage.retry_at = cause, now + _RETRY_SECONDS
+        raise AuditUnavailable(cause) from error
+
+    def _admit(self, outage: _Outage, record: Record) -> None:
+        """Let a record in during an outage, or raise `AuditUnavailable`."""
+        try:
+            self._retry(outage)
+        except AuditUnavailable:
+            if record.kind is Kind.DECISION:
+                outage.refused += 1
+                raise
+            if self._buffered > _BACKLOG_BYTES:
+                outage.dropped += 1
+                raise
+
+    def _retry(self, outage: _Outage) -> None:
+        """Write the backlog and a line that tells of the gap, or raise `AuditUnavailable`."""
+        now = self._settings.monotonic()
+        if now < outage.retry_at:
+            raise AuditUnavailable(outage.cause)
+        outage.retry_at = now + _RETRY_SECONDS
+        if self._file is None:
+            try:
+                self._begin_file()
+            except OSError as error:
+                self._fail(error)
+        detail = (
+            f"{outage.cause}; for {now - outage.since:.1f} s; decisions refused: {outage.refused}, "
+            f"records written late: {len(self._bodies)}, records dropped: {outage.dropped}"
+        )
+        self._buffer(_encode(Checkpoint(event=Event.GAP, detail=detail)))
+        try:
+            self._write(sync=self._settings.sync is SyncPolicy.ALWAYS)
+        except AuditUnavailable:
+            self._unbuffer()
+            raise
+        self._outage = None
+
+    @property
+    def _open_file(self) -> SegmentWriter:
+        if self._file is None:
+            raise AuditUnavailable(self.cause or "the audit log is closed")
+        return self._file
+
+    def _begin_file(self) -> None:
+        self._file = self._begun(self._next_file())
+
+    def _next_file(self) -> SegmentWriter:
+        segment = Segment(started=self._started, log=self.name, number=self._segments + 1, is_open=True)
+        return SegmentWriter(self._directory, segment)
+
+    def _begun(self, file: SegmentWriter) -> SegmentWriter:
+        """Write the first line of a new file: it names the hash and the number that the file goes on from."""
+        number = file.segment.number
+        opened = Checkpoint(
+            event=Event.OPENED,
+            id=f"{self.name}.{number}",
+            time=self._now(),
+            format=FORMAT,
+            segment=number,
+            previous=self._head,
+            after=self._committed,
+        )
+        line, head = seal(self._head, _encode(opened))
+        try:
+            file.write(line)
+        except OSError:
+            file.discard()
+            raise
+        self._segments, self._head, self._rotate_at = number, head, self._settings.max_bytes
+        return file
+
+    def _rotate(self) -> None:
+        """Go on in a new file. While there is no room for one, the old one grows on."""
+        old = self._open_file
+        try:
+            new = self._next_file()
+        except OSError:
+            self._rotate_at = old.size + self._settings.max_bytes // 8
+            return
+        try:
+            self._checkpoint(Event.ROTATED, sign=True, sync=self._settings.sync is not SyncPolicy.NEVER)
+        except AuditUnavailable:
+            new.discard()
+            raise
+        old.finish()
+        self._file = None
+        try:
+            self._file = self._begun(new)
+        except OSError as error:
+            self._fail(error)
+
+    def _release(self) -> None:
+        if self._file is not None:
+            self._file.release()
+            self._file = None
+        os.close(self._directory)
+        self._directory = -1
+
+    def _is_checkpoint_due(self) -> bool:
+        waited = self._settings.monotonic() - self._signed_at
+        return waited >= self._settings.checkpoint_seconds and self._committed > self._signed_number
+
+    def _checkpoint(self, event: Event, *, sign: bool, sync: bool = False) -> None:
+        """Write a checkpoint at once. It signs the hash before it, so what is buffered goes first."""
+        if self._bodies:
+            self._write(sync=False)
+        record_id = f"{self.name}-{self._number + 1}"
+        self._buffer(_encode(self._signed(event, record_id) if sign else Checkpoint(event=event, head=self._head)))
+        try:
+            self._write(sync=sync)
+        except AuditUnavailable:
+            self._unbuffer()
+            raise
+        if sign:
+            self._signed_number, self._signed_at = self._number, self._settings.monotonic()
+
+    def _signed(self, event: Event, record_id: str) -> Checkpoint:
+        """A checkpoint without a signature says why: a broken key must not stop the log."""
+        try:
+            self._signer = self._signer or load_signer(self._directory)
+        except AuditKeyError as error:
+            return Checkpoint(event=event, head=self._head, detail=f"unsigned: {error}")
+        signature = self._signer.sign(signed_message(record_id, self._head))
+        return Checkpoint(event=event, head=self._head, key=self._signer.key_id, signature=signature)
+
+    def _now(self) -> str:
+        second, rest = divmod(self._settings.clock(), 1_000_000_000)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._stamp}.{rest // 1000:06d}Z"

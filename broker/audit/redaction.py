@@ -1,0 +1,196 @@
+"""Takes secrets out of what is recorded: query values, userinfo, credentials by name, tokens by their look.
+
+Pure. A redacted value becomes `*`, nothing derived from it is kept (a digest of a short secret can be guessed). What
+cannot be told from a secret is treated as one; the price is that some long identifiers are hidden, too. It must not
+touch hosts, session, call and grant ids: they are what a reader searches for.
+"""
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+from urllib.parse import unquote
+
+HIDDEN: Final = "*"
+_SHORT: Final = 512  # paths up to here are remembered, without their queries
+_INPUT_LIMIT: Final = 8192  # characters of a target that are looked at; what follows is cut before it is judged
+
+# Forms that issuers publish for secret scanners, and JSON Web Tokens (RFC 7519: base64url of '{"' starts with "eyJ").
+_KNOWN: Final = re.compile(
+    r"""
+      eyJ[\w-]{8,}(?:\.[\w-]*){0,4}
+    | \b(?:AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AIPA|ANPA|ANVA|APKA|AROA)[A-Z0-9]{12,}
+    | \b(?:gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat)-|glrt-)[\w-]{10,}
+    | \bxox[a-z](?:\.xox[a-z])?-[\w-]{8,} | \bxapp-[\w-]{8,}
+    | \b[srpw][kh](?:_(?:live|test|prod)_|sec_|-)[\w-]{12,}
+    | \bAIza[\w-]{20,} | \bya29\.[\w-]{8,} | \bGOCSPX-[\w-]{10,}
+    | \bnpm_\w{20,} | \bpypi-[\w-]{16,} | \bhf_\w{16,} | \bdop_v1_\w{16,} | \bdckr_(?:pat|oat)_[\w-]{10,}
+    | \bhv[sbr]\.[\w-]{16,} | \bSG\.[\w-]{8,}(?:\.[\w-]+)? | \bshp(?:at|ca|pa|ss)_\w{16,} | \bsq0\w{3}-[\w-]{10,}
+    | \bbot\d{5,}:[\w-]{16,} | \b\d{6,12}:AA[\w-]{20,} | \bATATT3[\w=-]{16,} | \blin_(?:api|oauth)_\w{16,}
+    | \bnvapi-[\w-]{16,} | \bAGE-SECRET-KEY-1\w{16,} | -----BEGIN[^-]{0,40}PRIVATE\ KEY
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_WORD: Final = re.compile(r"[A-Za-z0-9_-]{20,}", re.ASCII)
+_PART: Final = re.compile(r"[A-Za-z0-9]{20,}", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+# A content digest names public bytes; registries put it into every path (OCI distribution, §pulling blobs).
+_DIGEST: Final = re.compile(r"sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})", re.ASCII)
+_CREDENTIAL_NAME: Final = re.compile(
+    r"""(?:^|[_.\s-]|(?<=[a-z])(?=[A-Z]))
+    (?:pass(?:word|wd|phrase|code)?|pwd|secret|secrets|token|tokens|api_?-?key|apikey|access_?-?key|private_?-?key
+       |credentials?|creds?|auth|authorization|signature|sig|jwt|bearer|session_?-?id|sessionid|jsessionid|phpsessid|sid
+       |otp|cookie|hmac|webhooks?)$""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_PLAIN_WORD: Final = re.compile(r"[a-z]{1,15}|v\d{1,2}|[\w-]{1,24}\.[a-z]{2,5}", re.ASCII)
+_USERINFO: Final = re.compile(r"(?<=//)[^/?#\s]*@")
+_HEADER: Final = re.compile(r"\b(bearer|basic|digest|negotiate|token|apikey)([\s:]+)\S+", re.IGNORECASE)
+_PAIR: Final = re.compile(
+    r"""(?P<name>[\w.-]{1,64})(?P<sign>["']?\s*[=:]\s*["']?)(?P<value>[^\s&;,"']+)""",
+    re.ASCII,
+)
+_QUERY_IN_TEXT: Final = re.compile(r"(?<=\w|/)\?[^\s\"'<>]+")
+_SUSPECT_SIGN: Final = re.compile(r"[#;=@%:&]|[\w.-]{20}", re.ASCII)
+_SUSPECT_NAME: Final = re.compile(
+    r"pass|pwd|secret|token|key|cred|auth|sig|jwt|bearer|otp|sid|session|cookie|hmac|webhook"
+)
+_SUSPECT_TEXT: Final = re.compile(r"[=@?:]|[\w.-]{16}|(?i:bearer|basic|digest|token|negotiate|apikey)")
+# Short plain names with values: the query of nearly every request.
+_PLAIN_QUERY: Final = re.compile(r"(?:[\w.\[\]-]{1,19}+=[^&;]*+(?:&|$))*+", re.ASCII)
+_VALUE: Final = re.compile(r"=[^&]+")
+
+
+def redact_target(target: str) -> str:
+    """Return a request target (RFC 9112 §3.2, any form) fit for the log: path kept, query values and secrets hidden."""
+    if "#" not in target and len(target) <= _SHORT:
+        path, mark, query = target.partition("?")
+        return _redact_short_path(path) + mark + _redact_query(query) if mark else _redact_short_path(path)
+    head, hash_sign, _ = _bound(target).partition("#")
+    path, mark, query = head.partition("?")
+    query = _redact_query(query)
+    return f"{_redact_path(path)}{mark}{query}{'#' + HIDDEN if hash_sign else ''}"
+
+
+def redact_authority(authority: str) -> str:
+    """Return an authority without its userinfo (RFC 9110 §4.2.4)."""
+    return authority if "@" not in authority else f"{HIDDEN}@{authority.rpartition('@')[2]}"
+
+
+def redact_text(text: str) -> str:
+    """Return a free phrase (a detail, a process name) without credentials, queries, userinfo and tokens."""
+    if not _SUSPECT_TEXT.search(text):
+        return text
+    text = _USERINFO.sub(f"{HIDDEN}@", text[:_INPUT_LIMIT])
+    text = _QUERY_IN_TEXT.sub(lambda match: "?" + _redact_query(match[0][1:]), text)
+    text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
+    text = _PAIR.sub(_redact_pair, text)
+    return _redact_tokens(text)
+
+
+def _bound(target: str) -> str:
+    """Cut a huge target at a separator: half a token at the edge would no longer look like one."""
+    if len(target) <= _INPUT_LIMIT:
+        return target
+    cut = target[:_INPUT_LIMIT]
+    return cut[: max(cut.rfind(separator) for separator in "/?&;") + 1] + HIDDEN
+
+
+def _redact_query(query: str) -> str:
+    """Keep the names only. A part without `=` is a value: nothing says that it is a name."""
+    if _PLAIN_QUERY.fullmatch(query):
+        return _VALUE.sub("=" + HIDDEN, query)
+    parts = re.split(r"([&;])", query)
+    return "".join(part if part in ("&", ";", "") else _redact_parameter(part) for part in parts)
+
+
+def _redact_parameter(part: str) -> str:
+    name, sign, value = part.partition("=")
+    if not sign:
+        return HIDDEN
+    return f"{_redact_word(name)}={HIDDEN if value else ''}"
+
+
+def _redact_path(path: str) -> str:
+    if not _SUSPECT_SIGN.search(path) and not _SUSPECT_NAME.search(path.lower()):
+        return path
+    path = _USERINFO.sub(f"{HIDDEN}@", path)
+    segments: list[str] = []
+    after_credential = False
+    for segment in path.split("/"):
+        name = unquote(segment)
+        hide = after_credential and segment != "" and not _PLAIN_WORD.fullmatch(segment)
+        segments.append(HIDDEN if hide else _redact_segment(segment))
+        after_credential = bool(_CREDENTIAL_NAME.search(name))
+    return "/".join(segments)
+
+
+_redact_short_path = lru_cache(maxsize=1024)(_redact_path)
+
+
+def _redact_segment(segment: str) -> str:
+    """A segment's own text, then its matrix parameters (`;name=value`), then `name=value` or `name:value` in it."""
+    head, *parameters = segment.split(";")
+    redacted = [_redact_assignment(head)]
+    redacted += [_redact_parameter(parameter) if parameter else "" for parameter in parameters]
+    return ";".join(redacted)
+
+
+def _redact_assignment(text: str) -> str:
+    for sign in ("=", ":"):
+        name, found, value = text.partition(sign)
+        if found and value and _CREDENTIAL_NAME.search(unquote(name)):
+            return f"{name}{sign}{HIDDEN}"
+    return _redact_word(text)
+
+
+def _redact_word(text: str) -> str:
+    """Hide tokens in `text`; a token written with percent escapes hides the whole of it."""
+    if "%" in text:
+        decoded = unquote(unquote(text))
+        if _redact_tokens(decoded) != decoded or any(sign in decoded for sign in "?@=&"):
+            return HIDDEN
+    return _redact_tokens(text)
+
+
+def _redact_pair(match: re.Match[str]) -> str:
+    return f"{match['name']}{match['sign']}{HIDDEN}" if _CREDENTIAL_NAME.search(match["name"]) else match[0]
+
+
+def _redact_tokens(text: str) -> str:
+    return _WORD.sub(_redact_random, _KNOWN.sub(HIDDEN, text)) if not _DIGEST.search(text) else _around_digest(text)
+
+
+def _around_digest(text: str) -> str:
+    kept = _DIGEST.search(text)
+    assert kept is not None
+    return _redact_tokens(text[: kept.start()]) + kept[0] + _redact_tokens(text[kept.end() :])
+
+
+def _redact_random(match: re.Match[str]) -> str:
+    word = match[0]
+    if _UUID.fullmatch(word):
+        return word
+    if _looks_random(word) or any(_is_long_token(part[0]) for part in _PART.finditer(word)):
+        return HIDDEN
+    return word
+
+
+def _is_long_token(part: str) -> bool:
+    """Letters and digits mixed without a separator: hex and base62 keys; `manylinux2014` or a date does not."""
+    return not part.isalpha() and not part.isdigit() and _changes(part) >= len(part) // 5
+
+
+def _looks_random(word: str) -> bool:
+    """Base64url keys: three classes of characters, changing at every second or third character.
+
+    File names of packages change class far more rarely: their parts are words and numbers.
+    """
+    letters = word.replace("-", "").replace("_", "")
+    classes = any(map(str.islower, letters)) + any(map(str.isupper, letters)) + any(map(str.isdigit, letters))
+    return classes == 3 and _changes(letters) >= len(letters) * 7 // 20
+
+
+def _changes(text: str) -> int:
+    kinds = [0 if character.isdigit() else 1 + character.islower() for character in text]
+    return sum(left != right for left, right in pairwise(kinds))
