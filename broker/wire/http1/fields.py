@@ -65,9 +65,9 @@ RESPONSE_PREFIXES = (b"proxy-auth", b"proxy-connection")
 # Content-Length or Host it would desynchronise it.
 PROTECTED = frozenset(
     b"accept accept-encoding authorization cache-control content-encoding content-language content-length "
-    b"content-location content-range content-type cookie date etag expect host if-match if-modified-since if-none-match "
-    b"if-range if-unmodified-since last-modified location max-forwards origin pragma range referer set-cookie "
-    b"transfer-encoding user-agent vary www-authenticate".split()
+    b"content-location content-range content-type cookie date etag expect host if-match if-modified-since "
+    b"if-none-match if-range if-unmodified-since last-modified location max-forwards origin pragma range referer "
+    b"set-cookie transfer-encoding user-agent vary www-authenticate".split()
 )
 OWN_OPTIONS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"proxy-connection"))
 _NO_OPTIONS: frozenset[bytes] = frozenset()
