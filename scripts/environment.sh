@@ -157,8 +157,8 @@ ensure_venv() {
     [ "$(cat "$1/stamp" 2>/dev/null || :)" != "$stamp" ] || return 0
     say "Making $1 with $("$2" -V) ..."
     "$2" -m venv --clear "$1" || die "$2 cannot make a virtual environment in $1."
-    "$1/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock >&2 &&
-        "$1/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . >&2 ||
+    "$1/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.lock >&2 &&
+        "$1/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e . >&2 ||
         die "The locked packages could not be installed into $1; pip's message above says why."
     echo "$stamp" >"$1/stamp"
 }
