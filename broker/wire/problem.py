@@ -20,6 +20,7 @@ _encode = JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _INERT = {0x7F: "\\u007f", ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _EXTRA_FIELDS = {
     Reason.METHOD_REFUSED: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n",  # RFC 9110 §15.5.6 wants one
+    Reason.RATE_LIMITED: b"Retry-After: 1\r\n",  # RFC 6585 §4
     Reason.TOO_MANY_CONNECTIONS: b"Retry-After: 1\r\n",
 }
 

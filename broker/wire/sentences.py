@@ -19,7 +19,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.GRANT_EXPIRED: "The grant of this session has expired.",
     Reason.GRANT_REVOKED: "The grant of this session was revoked.",
     Reason.GRANT_EXHAUSTED: "The grant of this session is used up.",
-    Reason.RATE_LIMITED: "The session sends faster than its grant allows.",
+    Reason.RATE_LIMITED: "The session sends requests faster than its grant allows.",
     Reason.ADDRESS_LITERAL: "A literal address needs a rule for exactly that address.",
     Reason.SPECIAL_NAME: "The name has a special meaning and is not reachable from here.",
     Reason.SELF: "The destination is the broker itself.",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.policy.reasons import Reason, Refusal
 from broker.wire.client_hello import LIMIT, TLS12, TLS13, ClientHello, parse_client_hello
 from broker.wire.records import RAW_FACTOR, bytes_missing
+from broker.wire.sniff import Protocol, sniff
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases/client_hello.toml").read_text())["case"]
 VERSIONS = ["002b", "0403040303"]
@@ -277,6 +278,14 @@ def test_mutants_are_refused_or_read_literally(kind: str, edits: list[tuple[str,
 @given(st.binary(max_size=300), st.booleans())
 def test_any_bytes_are_refused_or_wait(data: bytes, as_record: bool) -> None:
     assert not isinstance(outcome(records(data, []) if as_record else data), ClientHello)
+
+
+@given(st.sampled_from([b"", b"\x16\x03", b"\x80\x2e\x01", b"GET "]), st.binary(max_size=20))
+def test_sniffing_and_parsing_agree_on_what_is_tls(start: bytes, rest: bytes) -> None:
+    data = start + rest
+    protocol = sniff(data)
+    if len(data) >= 5 and protocol is not None:
+        assert (outcome(data) is Reason.NOT_TLS) == (protocol is not Protocol.TLS)
 
 
 def names_that_openssl_sees(data: bytes) -> list[str | None]:

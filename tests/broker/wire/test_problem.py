@@ -97,6 +97,8 @@ def test_options_of_the_response() -> None:
     refused, _ = parse(http_response(Reason.METHOD_REFUSED, **PARTS))
     assert refused.status_code == 405
     assert b"GET" in dict(refused.headers)[b"allow"]
+    for busy in (Reason.RATE_LIMITED, Reason.TOO_MANY_CONNECTIONS):
+        assert dict(parse(http_response(busy, **PARTS))[0].headers)[b"retry-after"] == b"1"
 
 
 def test_a_long_list_is_cut_and_counted() -> None:
@@ -116,7 +118,12 @@ def test_a_long_list_is_cut_and_counted() -> None:
 
 @given(st.text(), st.text(), st.lists(st.text(), max_size=3))
 def test_any_text_is_inert_and_cannot_leave_the_body(detail: str, rule: str, reachable: list[str]) -> None:
-    options = {"detail": detail + "\x7f\x1b[2J</script>\udc80", "rule": rule, "reachable": reachable, "record": detail}
+    options: dict[str, Any] = {
+        "detail": detail + "\x7f\x1b[2J</script>\udc80",
+        "rule": rule,
+        "reachable": reachable,
+        "record": detail,
+    }
     response = http_response(Reason.HOST_NOT_ALLOWED, **options)
     _, body = parse(response)
     assert all(0x20 <= byte < 0x7F for byte in body.removesuffix(b"\n"))
