@@ -170,7 +170,7 @@ def _judge(
     nat64: tuple[IPv6Network, ...],
 ) -> Address:
     carried = () if isinstance(address, IPv4Address) else embedded_addresses(address, nat64)
-    for part in (address, *carried):
+    for part in (*carried, address):  # the carried one first: it says more about where the packets would go
         found = _outer_class(part, nat64)
         needed, what = found.opening, found.value
         if part in own:
