@@ -12,8 +12,8 @@ Precedence, first match wins (each neighbouring pair has a test; `PRECEDENCE` na
 8. No allow rule of the grant matches as a whole    → denied as in 6.
 9. The policy's allow rule                          → allowed, `rule_allow`.
 
-Denials 5 to 8 are turned into `observed` allows where the policy observes or the rule is shadowed (`enforce = false`),
-except for what cannot be carried at all; 1 to 4 never are. Among allow rules the most specific host pattern is asked
+Denials 5 to 8 become `observed` allows where the policy observes or the rule is shadowed (`enforce = false`), but not
+what cannot be carried at all; 1 to 4 never do. Among allow rules the most specific host pattern is asked
 first (`HostIndex`), so it gives the plane; a rule of another plane never allows a TLS connection or a request inside it.
 
 Nothing here reads a clock, logs or waits. Budgets are judged apart (`grants.check_budget`), addresses by the guard.
@@ -49,11 +49,15 @@ PRECEDENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No, and why. `rule` is the deny rule, or the rule that came closest; `detail` one sentence for people."""
+    """No, and why. `rule` is the deny rule, or the rule that came closest; `detail` one phrase for people.
+
+    `by_grant`: the policy allows it, the grant does not.
+    """
 
     reason: Reason
     rule: Rule | None
     detail: str
+    by_grant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ def decide(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ver
         special = _special(facts)
         if special is not None:
             return special
-    verdict = _judge(facts, policy.allow, policy.deny, _plane(facts), "the policy")
+    verdict = _judge(facts, policy.allow, policy.deny, _plane(facts))
     if policy.mode is Mode.OBSERVE:
         verdict = _observed(verdict, facts, policy)
     if grant is None or isinstance(verdict, Denied):
@@ -144,7 +148,7 @@ def _plane(facts: Facts) -> TlsMode | None:
 
 
 def _judge(
-    facts: Facts, allow: HostIndex[Rule], deny: HostIndex[Rule], plane: TlsMode | None, whose: str
+    facts: Facts, allow: HostIndex[Rule], deny: HostIndex[Rule], plane: TlsMode | None, grant: Grant | None = None
 ) -> Allowed | Denied:
     """Ask one set of rules: deny rules beat allow rules, then the closest allow rule decides."""
     chosen = nearest = shadow = None
@@ -162,12 +166,12 @@ def _judge(
     if deny:
         hit = _deny_hit(facts, deny, plane if chosen is None else chosen.tls)
         if hit is not None:
-            would = Denied(Reason.RULE_DENY, hit, describe_deny(hit, facts, whose))
+            would = Denied(Reason.RULE_DENY, hit, describe_deny(hit, facts, _whose(grant)), grant is not None)
             if hit.enforce:
                 return would
     if chosen is not None:
         return Allowed(chosen, Reason.RULE_ALLOW) if would is None else Allowed(chosen, Reason.OBSERVED, would)
-    missed = _missed(facts, furthest, nearest, whose)
+    missed = _missed(facts, furthest, nearest, grant)
     return missed if shadow is None else Allowed(shadow, Reason.OBSERVED, missed)
 
 
@@ -182,13 +186,17 @@ def _deny_hit(facts: Facts, deny: HostIndex[Rule], plane: TlsMode | None) -> Rul
     return recorded
 
 
-def _missed(facts: Facts, step: Step, nearest: Rule | None, whose: str) -> Denied:
+def _missed(facts: Facts, step: Step, nearest: Rule | None, grant: Grant | None) -> Denied:
     reason = _REASONS[step]
     if step is Step.HOST and not isinstance(facts.authority.host, str):
         reason = Reason.ADDRESS_LITERAL
     if step is Step.PLAIN_HTTP and facts.authority.port == 443:
         reason = Reason.NOT_TLS
-    return Denied(reason, nearest, describe_miss(step, facts, nearest, whose))
+    return Denied(reason, nearest, describe_miss(step, facts, nearest, _whose(grant)), grant is not None)
+
+
+def _whose(grant: Grant | None) -> str:
+    return "the policy" if grant is None else f"grant {grant.id}"
 
 
 def _observed(verdict: Verdict, facts: Facts, policy: Policy) -> Verdict:
@@ -210,7 +218,7 @@ def _carrier(facts: Facts, policy: Policy) -> Rule:
 def _narrowed(verdict: Allowed, facts: Facts, policy: Policy, grant: Grant) -> Verdict:
     """Ask the grant too, on the plane that the policy chose: the effective right is the intersection."""
     plane = verdict.rule.tls if facts.scheme == "https" else None
-    inner = _judge(facts, grant.allow, grant.deny, plane, f"grant {grant.id}")
+    inner = _judge(facts, grant.allow, grant.deny, plane, grant)
     if isinstance(inner, Denied):
         if policy.mode is Mode.ENFORCE:
             return inner

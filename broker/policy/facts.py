@@ -1,4 +1,4 @@
-"""What is known about a connection or a request when it is judged: parsed values, never text that needs parsing again."""
+"""What is known about a connection or a request when it is judged: parsed values, never text to parse again."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +10,7 @@ type Scheme = Literal["http", "https", "tcp"]
 
 
 class Stage(Enum):
-    """CONNECTION asks whether a host and port may be reached at all, and on which plane; REQUEST asks about everything."""
+    """CONNECTION asks whether a host and port may be reached at all, and on which plane; REQUEST asks everything."""
 
     CONNECTION = "connection"
     REQUEST = "request"

@@ -112,7 +112,7 @@ def check_budget(grant: Grant, usage: Usage, now: float, spend: Spend = Spend.NO
 
 
 def tokens_left(grant: Grant, usage: Usage, now: float) -> float:
-    """Return how many requests the rate allows at `now`; infinite without a rate. The counter takes 1 for each request."""
+    """Return how many requests the rate allows at `now`; infinite without a rate. Each request takes 1."""
     rate = grant.budgets.rate
     if rate is None:
         return float("inf")
@@ -147,7 +147,7 @@ class _Part:
 
 
 def uncovered(rules: Sequence[Rule], policy: Policy, most: int = 20) -> list[str]:
-    """Return what of a grant's rules the policy does not allow, a line for each part, at most `most`; `[]`: all covered.
+    """Return what of a grant's rules the policy does not allow, a line a part, at most `most`; `[]`: all covered.
 
     Each combination of host, port, method, path and address has to be allowed by one allow rule of the policy, and not
     be denied as a whole by one of its deny rules. Deny rules of a grant only narrow it and need no cover.

@@ -136,7 +136,7 @@ def _parse_exact(text: str) -> HostName:
     name = _parse_name(text, text)
     special = classify_name(name)
     if special is not None and not special.grantable:
-        raise Mistake(f"host {quote(text)} is a {special.value}", "no rule can open it: remove it")
+        raise Mistake(f"host {quote(text)} is a {special.value}", "no such entry: no rule can open it")
     return name
 
 

@@ -67,10 +67,7 @@ def _path_matches(patterns: Iterable[PathPattern], path: str | None) -> bool:
     canonical = None if path is None else canonical_path(path)
     if canonical is None:
         return False
-    for pattern in patterns:
-        if pattern.matches(canonical):
-            return True
-    return False
+    return any(pattern.matches(canonical) for pattern in patterns)
 
 
 def deny_hits(rule: Rule, facts: Facts, plane: TlsMode | None) -> bool:

@@ -2,7 +2,7 @@
 
 Nothing is decoded, collapsed or rewritten here: a path that two servers could read in two ways (dot segments, encoded
 separators, parameters, double encoding …) is called ambiguous, and no rule that restricts paths accepts it. The one
-equivalence used is RFC 3986 §6.2.2.1: the hex digits of an escape compare without case. Matching is case-sensitive.
+equivalence used is RFC 3986 §6.2.2.1: the hex digits of an escape compare without case. Case counts.
 
 Patterns: a segment is literal, `*` (one non-empty segment), or holds one `*` for at least one character of that segment.
 `/**` at the end stands for anything below the slash (not for the path without it); in the middle for any number of
@@ -94,10 +94,7 @@ class PathPattern:
         if not self.tail:
             least = len(other.head) + ((len(other.tail) or 1) if other.deep else 0)
             return least > len(self.head)
-        if other.deep:
-            ends = other.tail
-        else:
-            ends = other.head[len(self.head) :]
+        ends = other.tail if other.deep else other.head[len(self.head) :]
         return len(ends) >= len(self.tail) and _each_covers(self.tail, ends[len(ends) - len(self.tail) :])
 
 

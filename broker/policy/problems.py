@@ -1,4 +1,4 @@
-"""What is wrong with a policy, said so that it can be put right: where, what was found, what is expected, how to spell it.
+"""What is wrong with a policy, said to be put right: where, what was found, what is expected, how to spell it.
 
 These are the operator's mistakes, never the sandbox's (those are `Refusal`). Holds values only: reads no file.
 """
@@ -29,10 +29,10 @@ class Problem:
     suggestion: str | None = None
 
     def format(self, source: str) -> str:
-        """Return one line in the shape `file:line: error: where: found; expected …; write …`."""
+        """Return one line in the shape `file:line: error: where: found; expected: …; write: …`."""
         place = f"{source}:{self.line}" if self.line else source
         head = f"{self.where}: {self.found}" if self.where else self.found
-        text = f"{place}: {self.severity.value}: {head}; {self.expected}"
+        text = f"{place}: {self.severity.value}: {head}; expected: {self.expected}"
         return f"{text}; write: {self.suggestion}" if self.suggestion else text
 
 
@@ -40,7 +40,7 @@ class Mistake(Exception):
     """One value that cannot be accepted, before anyone knows where in a document it stands."""
 
     def __init__(self, found: str, expected: str, suggestion: str | None = None) -> None:
-        super().__init__(f"{found}; {expected}" + (f"; write: {suggestion}" if suggestion else ""))
+        super().__init__(f"{found}; expected: {expected}" + (f"; write: {suggestion}" if suggestion else ""))
         self.found = found
         self.expected = expected
         self.suggestion = suggestion

@@ -3,6 +3,7 @@
 Only the sandbox's own request and the names of rules go in; no query, no header, and nothing unescaped.
 """
 
+from broker.policy.addresses import Network
 from broker.policy.facts import Facts
 from broker.policy.match import Step
 from broker.policy.paths import path_fault
@@ -58,3 +59,10 @@ def listed(items: frozenset[int] | frozenset[str] | None) -> str:
 
 def _subject(facts: Facts) -> str:
     return f"{facts.authority.host} port {facts.authority.port}"
+
+
+def describe_addresses(addresses: tuple[Network, ...]) -> str:
+    """Say where the name may resolve to."""
+    if not addresses:
+        return "public addresses only"
+    return f"public addresses and {', '.join(str(network) for network in addresses[:_MANY])}"
