@@ -10,20 +10,22 @@ from pathlib import Path
 from broker.audit.errors import AuditDirectoryError
 
 
-def open_directory(path: Path, *, create: bool = True) -> int:
+def open_directory(path: Path, *, reading: bool = False) -> int:
     """Return a descriptor of `path`, made with mode 0700 (missing parents too) when it is not there.
 
+    For `reading` nothing is made, and root may look at another user's log.
     Raises `AuditDirectoryError`, whose message names the cause and the cure.
     """
-    if create:
+    if not reading:
         _make(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise AuditDirectoryError(_why_not(path, error)) from error
     try:
-        _check(path, os.fstat(descriptor))
-        _check_parent(path)
+        if not reading or os.geteuid() != 0:
+            _check(path, os.fstat(descriptor))
+            _check_parent(path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -46,6 +48,8 @@ def _why_not(path: Path, error: OSError) -> str:
         return f"{path} is a symbolic link, and the audit log follows none; name the directory itself"
     if path.exists() and not path.is_dir():
         return f"{path} is not a directory; move it away or pass another --state-dir"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no audit log in {path}; name the state directory with --state-dir"
     return f"cannot open {path}: {error.strerror}"
 
 

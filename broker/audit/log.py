@@ -287,7 +287,7 @@ class AuditLog:
             f"{outage.cause}; for {now - outage.since:.1f} s; decisions refused: {outage.refused}, "
             f"records written late: {len(self._bodies)}, records dropped: {outage.dropped}"
         )
-        self._buffer(_encode(Checkpoint(event=Event.GAP, detail=detail)))
+        self._buffer(_encode(Checkpoint(kind=Kind.CHECKPOINT, event=Event.GAP, detail=detail)))
         try:
             self._write(sync=self._settings.sync is SyncPolicy.ALWAYS)
         except AuditUnavailable:
@@ -312,6 +312,7 @@ class AuditLog:
         """Write the first line of a new file: it names the hash and the number that the file goes on from."""
         number = file.segment.number
         opened = Checkpoint(
+            kind=Kind.CHECKPOINT,
             event=Event.OPENED,
             id=f"{self.name}.{number}",
             time=self._now(),
@@ -365,7 +366,7 @@ class AuditLog:
         if self._bodies:
             self._write(sync=False)
         record_id = f"{self.name}-{self._number + 1}"
-        self._buffer(_encode(self._signed(event, record_id) if sign else Checkpoint(event=event, head=self._head)))
+        self._buffer(_encode(self._signed(event, record_id) if sign else self._unsigned(event)))
         try:
             self._write(sync=sync)
         except AuditUnavailable:
@@ -379,9 +380,13 @@ class AuditLog:
         try:
             self._signer = self._signer or load_signer(self._directory)
         except AuditKeyError as error:
-            return Checkpoint(event=event, head=self._head, detail=f"unsigned: {error}")
+            return self._unsigned(event, f"unsigned: {error}")
         signature = self._signer.sign(signed_message(record_id, self._head))
-        return Checkpoint(event=event, head=self._head, key=self._signer.key_id, signature=signature)
+        key = self._signer.key_id
+        return Checkpoint(kind=Kind.CHECKPOINT, event=event, head=self._head, key=key, signature=signature)
+
+    def _unsigned(self, event: Event, detail: str = "") -> Checkpoint:
+        return Checkpoint(kind=Kind.CHECKPOINT, event=event, head=self._head, detail=detail)
 
     def _now(self) -> str:
         second, rest = divmod(self._settings.clock(), 1_000_000_000)

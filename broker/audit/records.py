@@ -5,7 +5,7 @@ given, so that no caller can forget to. It must not decide anything about a requ
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -99,6 +99,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int = 0
 
 
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # what SQLite can hold and add up
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line as it is read back. Codes are plain text: a log of another version must stay readable."""
 
@@ -123,10 +126,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: str = ""
     detail: str = ""
     dialled: str = ""
-    bytes_up: int = 0
-    bytes_down: int = 0
+    bytes_up: Amount = 0
+    bytes_down: Amount = 0
     duration_ms: float = 0.0
-    status: int = 0
+    status: Amount = 0
     hash: str = ""
 
 

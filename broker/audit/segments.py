@@ -156,7 +156,9 @@ def _closing_line(segment: Segment, last: bytes, now: str, torn: int) -> bytes:
         f"; a torn line of {torn} bytes was moved aside" if torn else ""
     )
     record_id = f"{segment.log}-{number + 1}"
-    line = Checkpoint(id=record_id, time=now, event="recovered", segment=segment.number, detail=detail)
+    line = Checkpoint(
+        kind="checkpoint", id=record_id, time=now, event="recovered", segment=segment.number, detail=detail
+    )
     return seal(parts[1], _encode(line))[0]
 
 

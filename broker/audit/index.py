@@ -1,0 +1,321 @@
+"""An SQLite index over all logs of a directory: questions are answered here, the lines themselves stay in the files.
+
+It can be deleted at any time and is rebuilt from the files; a damaged one, or one of another version, is thrown away.
+Each refresh reads only what was appended since. It must never be taken for the truth: verification does not use it.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from broker.audit.records import Entry, decode_entry
+from broker.audit.segments import Segment, list_segments
+
+INDEX_NAME: Final = "index.sqlite3"
+_VERSION: Final = 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_OPEN_FILES: Final = 64
+_BATCH: Final = 20_000
+_CHUNK: Final = 4 * 1024 * 1024
+_BULK_BYTES: Final = 32 * 1024 * 1024  # from this much new data on it is cheaper to make the lookup tables afterwards
+
+_TABLES: Final = """
+CREATE TABLE files (
+    file INTEGER PRIMARY KEY, started TEXT NOT NULL, log TEXT NOT NULL, number INTEGER NOT NULL,
+    inode INTEGER NOT NULL, offset INTEGER NOT NULL, lines INTEGER NOT NULL, damaged INTEGER NOT NULL,
+    UNIQUE (log, number)
+);
+CREATE TABLE records (
+    time INTEGER NOT NULL, file INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL, id TEXT NOT NULL,
+    kind TEXT NOT NULL, event TEXT NOT NULL, session TEXT NOT NULL, call TEXT NOT NULL, grant_id TEXT NOT NULL,
+    plane TEXT NOT NULL, method TEXT NOT NULL, host TEXT NOT NULL, port INTEGER NOT NULL, path TEXT NOT NULL,
+    verdict TEXT NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL, detail TEXT NOT NULL, status INTEGER NOT NULL,
+    bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL,
+    PRIMARY KEY (time, file, offset)
+) WITHOUT ROWID;
+"""
+_LOOKUPS: Final = {
+    "by_id": "(id)",
+    "by_session": "(session, time)",
+    "by_host": "(host, time)",
+    "by_call": "(call, time) WHERE call <> ''",
+    "by_grant": "(grant_id, time) WHERE grant_id <> ''",
+    "by_refusal": "(verdict, reason, time) WHERE verdict IN ('deny', 'failure')",
+    "by_file": "(file)",
+}
+_INSERT: Final = f"INSERT OR REPLACE INTO records VALUES ({', '.join('?' * 22)})"  # noqa: S608
+Row = tuple[
+    int, int, int, int, str, str, str, str, str, str, str, str, str, int, str, str, str, str, str, int, int, int
+]
+
+
+class AuditIndex:
+    """The index of one directory. Use as a context manager; `refresh` before asking."""
+
+    def __init__(self, directory: int, database: sqlite3.Connection) -> None:
+        self.directory = directory
+        self.database = database
+        self._files: dict[int, int] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, directory: int, path: Path | None) -> Iterator[Self]:
+        """Open the index at `path`, or one in memory for None or where no file can be made."""
+        database = _connect(path)
+        index = cls(directory, database)
+        try:
+            yield index
+        finally:
+            index._close_files()
+            database.close()
+
+    def refresh(self) -> int:
+        """Take in what was appended to the files since the last time; return the number of new records.
+
+        Several processes may refresh at once: the transaction makes the second see what the first has done.
+        """
+        with _transaction(self.database):
+            segments = list_segments(self.directory)
+            known = {
+                (log, number): rest
+                for log, number, *rest in self.database.execute("SELECT log, number, file, inode, offset FROM files")
+            }
+            self._forget(known, {(segment.log, segment.number) for segment in segments})
+            states = [
+                state for segment in first_of_each(segments) if (state := self._state(segment, known)) is not None
+            ]
+            bulk = sum(size - offset for _, _, offset, size in states) > _BULK_BYTES
+            if bulk:
+                self._drop_lookups()
+            added = sum(self._take_in(segment, file, offset) for segment, file, offset, _ in states)
+            if bulk:
+                _make_lookups(self.database)
+        return added
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Return one line from the log itself, without its newline. Raises `OSError`."""
+        descriptor = self._files.get(file)
+        if descriptor is None:
+            descriptor = self._open_file(file)
+        return os.pread(descriptor, length, offset)
+
+    def _open_file(self, file: int) -> int:
+        row = self.database.execute("SELECT started, log, number FROM files WHERE file = ?", (file,)).fetchone()
+        if row is None:
+            raise FileNotFoundError(2, "the file is not in the index")
+        if len(self._files) >= _OPEN_FILES:
+            self._close_files()
+        self._files[file] = open_segment(self.directory, Segment(started=row[0], log=row[1], number=row[2]))
+        return self._files[file]
+
+    def _close_files(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def _forget(self, known: dict[tuple[str, int], list[int]], present: set[tuple[str, int]]) -> None:
+        """Drop the records of files that are gone: retention is deleting files."""
+        for key in known.keys() - present:
+            self._drop_file(known.pop(key)[0])
+
+    def _drop_file(self, file: int) -> None:
+        self.database.execute("DELETE FROM records WHERE file = ?", (file,))
+        self.database.execute("DELETE FROM files WHERE file = ?", (file,))
+
+    def _state(self, segment: Segment, known: dict[tuple[str, int], list[int]]) -> tuple[Segment, int, int, int] | None:
+        """Return the segment with its file number, where to go on, and its size; None when there is nothing new."""
+        try:
+            status = _stat(self.directory, segment)
+        except FileNotFoundError:
+            return None
+        entry = known.get((segment.log, segment.number))
+        if entry is not None:
+            file, inode, offset = entry
+            if inode == status.st_ino and status.st_size >= offset:
+                return (segment, file, offset, status.st_size) if status.st_size > offset else None
+            self._drop_file(file)  # another file, or one that was cut: read it anew
+        cursor = self.database.execute(
+            "INSERT INTO files (started, log, number, inode, offset, lines, damaged) VALUES (?, ?, ?, ?, 0, 0, 0)",
+            (segment.started, segment.log, segment.number, status.st_ino),
+        )
+        assert cursor.lastrowid is not None
+        return segment, cursor.lastrowid, 0, status.st_size
+
+    def _take_in(self, segment: Segment, file: int, offset: int) -> int:
+        rows: list[Row] = []
+        lines = damaged = added = 0
+        for at, line in _whole_lines(self.directory, segment, offset):
+            offset, lines = at + len(line) + 1, lines + 1
+            try:
+                row = _row(decode_entry(line), file, at, len(line))
+            except (msgspec.MsgspecError, ValueError):
+                damaged += 1  # the verifier says what is wrong with it
+                continue
+            rows.append(row)
+            if len(rows) >= _BATCH:
+                added += self._insert(rows)
+        added += self._insert(rows)
+        self.database.execute(
+            "UPDATE files SET offset = ?, lines = lines + ?, damaged = damaged + ? WHERE file = ?",
+            (offset, lines, damaged, file),
+        )
+        return added
+
+    def _insert(self, rows: list[Row]) -> int:
+        count = len(rows)
+        self.database.executemany(_INSERT, rows)
+        rows.clear()
+        return count
+
+    def _drop_lookups(self) -> None:
+        for name in _LOOKUPS:
+            self.database.execute(f"DROP INDEX IF EXISTS {name}")
+
+
+def first_of_each(segments: list[Segment]) -> list[Segment]:
+    """Leave out a second file of the same log and number: somebody copied it, and the verifier says so."""
+    return list({(segment.log, segment.number): segment for segment in reversed(segments)}.values())[::-1]
+
+
+def open_segment(directory: int, segment: Segment) -> int:
+    """Open a log file for reading under whichever of its two names it has now. Raises `OSError`."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    opened = Segment(started=segment.started, log=segment.log, number=segment.number, is_open=True)
+    for name in (opened.name, segment.finished.name):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(name, flags, dir_fd=directory)
+    raise FileNotFoundError(2, os.strerror(2), segment.finished.name)
+
+
+def host_key(host: str) -> str:
+    """Turn a host around by labels, so that all names below a domain lie side by side. Addresses stay as they are."""
+    if not host or host[0] == "[" or host.rpartition(".")[2].isdigit():
+        return host
+    return ".".join(reversed(host.split(".")))
+
+
+def split_authority(authority: str) -> tuple[str, int]:
+    """Return host and port of a recorded authority; port 0 where there is none."""
+    host, colon, port = authority.rpartition(":")
+    if colon and port.isascii() and port.isdigit() and len(port) <= 5 and not (":" in host and host[-1] != "]"):
+        return host.lower(), int(port)
+    return authority.lower(), 0
+
+
+def microseconds(time: str) -> int:
+    """Return microseconds since the epoch of an RFC 3339 time. Raises `ValueError`."""
+    moment = datetime.fromisoformat(time)
+    if moment.tzinfo is None:
+        raise ValueError(f"{time}: no time zone")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _row(entry: Entry, file: int, offset: int, length: int) -> Row:
+    host, port = split_authority(entry.authority or entry.wanted)
+    return (
+        microseconds(entry.time),
+        file,
+        offset,
+        length,
+        entry.id,
+        entry.kind,
+        entry.event,
+        entry.session,
+        entry.call,
+        entry.grant,
+        entry.plane,
+        entry.method,
+        host_key(host),
+        port,
+        entry.path,
+        entry.verdict,
+        entry.reason,
+        entry.rule,
+        entry.detail,
+        entry.status,
+        entry.bytes_up,
+        entry.bytes_down,
+    )
+
+
+def _whole_lines(directory: int, segment: Segment, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Give each finished line after `offset` with its place. What follows the last newline is still being written."""
+    descriptor = open_segment(directory, segment)
+    try:
+        rest = b""
+        while chunk := os.pread(descriptor, _CHUNK, offset + len(rest)):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield offset, line
+                offset += len(line) + 1
+    finally:
+        os.close(descriptor)
+
+
+def _stat(directory: int, segment: Segment) -> os.stat_result:
+    try:
+        return os.stat(segment.name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return os.stat(segment.finished.name, dir_fd=directory, follow_symlinks=False)
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        for _ in range(2):
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+                return _prepare(sqlite3.connect(path, timeout=30.0, isolation_level=None))
+            except (sqlite3.OperationalError, OSError):
+                break  # a full disk or a directory that cannot be written: do without a file
+            except sqlite3.DatabaseError:
+                _remove(path)
+    return _prepare(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = OFF")  # a lost index is rebuilt
+        database.execute("PRAGMA cache_size = -65536")
+        with _transaction(database):
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _VERSION):
+                raise sqlite3.DatabaseError("an index of another version")
+            if version == 0:
+                for statement in _TABLES.split(";"):
+                    database.execute(statement)
+                _make_lookups(database)
+                database.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _make_lookups(database: sqlite3.Connection) -> None:
+    for name, columns in _LOOKUPS.items():
+        table, _, rest = columns.partition(")")
+        database.execute(f"CREATE INDEX IF NOT EXISTS {name} ON records {table}){rest}")
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).unlink()
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")

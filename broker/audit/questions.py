@@ -1,0 +1,283 @@
+"""The questions a reader asks: which records, how much of what, one record with its place in the chain.
+
+Reads the index to find lines and the log files for the lines themselves.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from broker.audit.chain import GENESIS, Checkpoint, decode_checkpoint, link, split_line
+from broker.audit.errors import AuditError, UnknownRecord
+from broker.audit.index import AuditIndex, host_key, microseconds
+from broker.audit.records import Entry, decode_entry
+from broker.policy.reasons import Family, Reason
+
+_DURATION: Final = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
+_UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_EXACT: Final = {
+    "session": "session",
+    "call": "call",
+    "grant": "grant_id",
+    "verdict": "verdict",
+    "reason": "reason",
+    "rule": "rule",
+    "method": "method",
+    "kind": "kind",
+    "plane": "plane",
+}
+_REFUSALS: Final = frozenset({"deny", "failure"})
+_REFUSAL_REASONS: Final = frozenset(reason for reason in Reason if reason.family in (Family.DENY, Family.FAILURE))
+
+
+class BadQuestion(AuditError):  # noqa: N818
+    """A filter cannot be read. The message says what is expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What to look for; all given conditions must hold. Empty means any.
+
+    `host` matches the name and every name below it. `since` (inclusive) and `until` (exclusive) are microseconds since
+    the epoch. `text` is looked for in host, path, detail and rule, in any case.
+    """
+
+    session: str = ""
+    call: str = ""
+    grant: str = ""
+    verdict: str = ""
+    reason: str = ""
+    rule: str = ""
+    method: str = ""
+    kind: str = ""
+    plane: str = ""
+    host: str = ""
+    since: int | None = None
+    until: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Entries, newest first, and the mark from which the next page goes on (empty at the end)."""
+
+    entries: tuple[Entry, ...]
+    next_page: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRow:
+    """What one session did with one host. Times are microseconds since the epoch."""
+
+    session: str
+    host: str
+    allowed: int
+    denied: int
+    failures: int
+    bytes_up: int
+    bytes_down: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """One record and the lines around it in its log, with what their hashes prove.
+
+    `linked`: the record has the hash that follows from the line before it. `next_linked`: the line after it follows
+    from this one; None where there is none yet.
+    """
+
+    entry: Entry
+    file: str
+    line_offset: int
+    previous: Entry | Checkpoint | None
+    next: Entry | Checkpoint | None
+    linked: bool
+    next_linked: bool | None
+
+
+def parse_moment(text: str, now: datetime) -> int:
+    """Read `2026-01-31T12:00:00Z`, `2026-01-31` (UTC) or a time ago (`15m`, `2h`, `7d`).
+
+    The result is microseconds since the epoch. Raises `BadQuestion`.
+    """
+    ago = _DURATION.fullmatch(text.strip())
+    if ago:
+        return int(now.timestamp() * 1_000_000) - int(ago[1]) * _UNIT[ago[2]] * 1_000_000
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise BadQuestion(f"{text!r} is no time: give 2026-01-31T12:00:00Z, 2026-01-31, or 15m, 2h, 7d ago") from error
+    return microseconds((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat())
+
+
+def search(index: AuditIndex, wanted: Filter, *, limit: int = 50, page: str = "") -> Page:
+    """Return the newest entries that match, at most `limit`, after the mark `page`.
+
+    The mark is a place in the order of time, so a page stays the same while new records come in. Raises `BadQuestion`.
+    """
+    where, values = _conditions(wanted)
+    if page:
+        where.append("(time, file, offset) < (?, ?, ?)")
+        values += _parse_mark(page)
+    rows = index.database.execute(
+        f"SELECT time, file, offset, length FROM records WHERE {' AND '.join(where) or '1'} "  # noqa: S608
+        "ORDER BY time DESC, file DESC, offset DESC LIMIT ?",
+        (*values, limit + 1),
+    ).fetchall()
+    entries = tuple(_entry(index, file, offset, length) for _, file, offset, length in rows[:limit])
+    mark = "{}.{}.{}".format(*rows[limit - 1][:3]) if len(rows) > limit else ""
+    return Page(entries=entries, next_page=mark)
+
+
+def every(index: AuditIndex, wanted: Filter) -> Iterator[Entry]:
+    """Give all matching entries, oldest first, without holding them."""
+    where, values = _conditions(wanted)
+    cursor = index.database.execute(
+        f"SELECT file, offset, length FROM records WHERE {' AND '.join(where) or '1'} ORDER BY time, file, offset",  # noqa: S608
+        values,
+    )
+    for file, offset, length in cursor:
+        yield _entry(index, file, offset, length)
+
+
+def summarise(index: AuditIndex, wanted: Filter) -> list[SummaryRow]:
+    """Count verdicts and bytes per session and host, the busiest host of each session first.
+
+    Bytes are those of close records: progress records report the same bytes earlier.
+    """
+    where, values = _conditions(wanted)
+    where.append("kind IN ('decision', 'close') AND host <> ''")
+    rows = index.database.execute(
+        "SELECT session, host, SUM(kind = 'decision' AND verdict = 'allow'), "  # noqa: S608
+        "SUM(kind = 'decision' AND verdict = 'deny'), SUM(verdict = 'failure'), "
+        "SUM(bytes_up * (kind = 'close')), SUM(bytes_down * (kind = 'close')), "
+        f"MIN(time), MAX(time) FROM records WHERE {' AND '.join(where)} GROUP BY session, host "
+        "ORDER BY MAX(MAX(time)) OVER (PARTITION BY session) DESC, session, COUNT(*) DESC, host",
+        values,
+    ).fetchall()
+    return [
+        SummaryRow(
+            session=row[0],
+            host=host_key(row[1]),
+            allowed=row[2],
+            denied=row[3],
+            failures=row[4],
+            bytes_up=row[5],
+            bytes_down=row[6],
+            first=row[7],
+            last=row[8],
+        )
+        for row in rows
+    ]
+
+
+def show(index: AuditIndex, record_id: str) -> Neighbourhood:
+    """Return one record, the lines before and after it, and whether their hashes hold. Raises `UnknownRecord`."""
+    row = index.database.execute(
+        "SELECT file, offset, length FROM records WHERE id = ? ORDER BY time, file, offset LIMIT 1", (record_id,)
+    ).fetchone()
+    if row is None:
+        raise UnknownRecord(f"no record {record_id}")
+    file, offset, length = row
+    line = index.read(file, offset, length)
+    before, after = _beside(index, file, offset, "<", "DESC"), _beside(index, file, offset, ">", "ASC")
+    previous_hash = _stated(before) or _opened_after(line)
+    stated = _stated(line)
+    return Neighbourhood(
+        entry=decode_entry(line),
+        file=_file_name(index, file),
+        line_offset=offset,
+        previous=_neighbour(before),
+        next=_neighbour(after),
+        linked=_follows(previous_hash, line),
+        next_linked=_follows(stated, after) if after else None,
+    )
+
+
+def _conditions(wanted: Filter) -> tuple[list[str], list[str | int]]:
+    where: list[str] = []
+    values: list[str | int] = []
+    for name, column in _EXACT.items():
+        value = getattr(wanted, name)
+        if value:
+            where.append(f"{column} = ?")
+            values.append(value.upper() if name == "method" else value)
+    if wanted.verdict in _REFUSALS or wanted.reason in _REFUSAL_REASONS:
+        where.append("verdict IN ('deny', 'failure')")  # as the partial index says it, so that it is used
+    if wanted.host:
+        key = host_key(wanted.host.lower().rstrip("."))
+        where.append("(host = ? OR (host > ? AND host < ?))")  # "." and "/" are neighbours in ASCII
+        values += [key, key + ".", key + "/"]
+    for sign, moment in ((">=", wanted.since), ("<", wanted.until)):
+        if moment is not None:
+            where.append(f"time {sign} ?")
+            values.append(moment)
+    if wanted.text:
+        pattern = "%" + re.sub(r"([%_\\])", r"\\\1", wanted.text) + "%"
+        turned = "%" + re.sub(r"([%_\\])", r"\\\1", host_key(wanted.text.lower())) + "%"
+        where.append(
+            r"(path LIKE ? ESCAPE '\' OR detail LIKE ? ESCAPE '\' OR rule LIKE ? ESCAPE '\' OR host LIKE ? ESCAPE '\')"
+        )
+        values += [pattern, pattern, pattern, turned]
+    return where, values
+
+
+def _parse_mark(page: str) -> list[int]:
+    parts = page.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        raise BadQuestion(f"{page!r} is no page mark: give the one that the page before ended with")
+    return [int(part) for part in parts]
+
+
+def _entry(index: AuditIndex, file: int, offset: int, length: int) -> Entry:
+    return decode_entry(index.read(file, offset, length))
+
+
+def _beside(index: AuditIndex, file: int, offset: int, sign: str, order: str) -> bytes:
+    """Return the line next to a place in the same log, across its files; empty where there is none."""
+    row = index.database.execute(
+        "SELECT r.file, r.offset, r.length FROM records r JOIN files f ON f.file = r.file "  # noqa: S608
+        "JOIN files here ON here.file = ? "
+        f"WHERE f.log = here.log AND (f.number, r.offset) {sign} (here.number, ?) "
+        f"ORDER BY f.number {order}, r.offset {order} LIMIT 1",
+        (file, offset),
+    ).fetchone()
+    return index.read(*row) if row else b""
+
+
+def _file_name(index: AuditIndex, file: int) -> str:
+    started, log, number = index.database.execute(
+        "SELECT started, log, number FROM files WHERE file = ?", (file,)
+    ).fetchone()
+    return f"{started}-{log}-{number:06d}"
+
+
+def _stated(line: bytes) -> str:
+    parts = split_line(line)
+    return parts[1] if parts else ""
+
+
+def _opened_after(line: bytes) -> str:
+    """The first line of a log has nothing before it but what it says itself."""
+    try:
+        return decode_checkpoint(line).previous or GENESIS
+    except msgspec.MsgspecError:
+        return GENESIS
+
+
+def _follows(previous: str, line: bytes) -> bool:
+    parts = split_line(line)
+    return parts is not None and link(previous, parts[0]) == parts[1]
+
+
+def _neighbour(line: bytes) -> Entry | Checkpoint | None:
+    if not line:
+        return None
+    entry = decode_entry(line)
+    return decode_checkpoint(line) if entry.kind == "checkpoint" else entry

@@ -1,0 +1,247 @@
+"""`wicketgate audit`: asks the audit log. Reads only; what it writes is the index, which it can always rebuild."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from broker.audit.chain import Checkpoint, Position
+from broker.audit.checking import Report, verify_directory
+from broker.audit.directory import open_directory
+from broker.audit.errors import AuditError
+from broker.audit.export import FORMATS
+from broker.audit.following import POLL_SECONDS, Follower
+from broker.audit.index import INDEX_NAME, AuditIndex
+from broker.audit.location import NoStateDirectory, audit_directory, default_state_dir
+from broker.audit.questions import Filter, every, parse_moment, search, show, summarise
+from broker.audit.records import Entry
+from broker.audit.signing import load_public_keys, parse_public_key
+from wicketgate.commands.audit_text import entry_line, neighbourhood_lines, report_lines, summary_lines
+
+_VERDICTS = ("allow", "deny", "failure")
+_Command = Callable[..., Any]
+
+
+@click.group("audit")
+def audit() -> None:
+    """Ask the audit log: what was asked, what was refused, by which rule, in which tool call."""
+
+
+def _common(command: _Command) -> _Command:
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+    where = "State directory (default: /var/lib/wicketgate for root, else the user's)."
+    return click.option("--state-dir", type=click.Path(path_type=Path), help=where)(command)
+
+
+def _filters(command: _Command) -> _Command:
+    for names, text in (
+        ("--session", "Only this session."),
+        ("--call", "Only this tool call."),
+        ("--grant", "Only this grant."),
+        ("--host", "Only this host and the names below it."),
+        ("--reason", "Only this reason code."),
+        ("--rule", "Only records decided by this rule."),
+        ("--method", "Only this HTTP method."),
+        ("--kind", "Only this kind of record (decision, close, policy, …)."),
+        ("--text", "Only records with this text in host, path, detail or rule."),
+        ("--since", "From this time on: 2026-01-31T12:00:00Z, 2026-01-31, or 15m, 2h, 7d ago."),
+        ("--until", "Before this time."),
+    ):
+        command = click.option(names, default="", help=text)(command)
+    return click.option("--verdict", type=click.Choice(_VERDICTS), default=None, help="Only this verdict.")(command)
+
+
+def _filter(values: dict[str, str | None]) -> Filter:
+    now = datetime.now(UTC)
+    since, until = values.pop("since", ""), values.pop("until", "")
+    return Filter(
+        since=parse_moment(since, now) if since else None,
+        until=parse_moment(until, now) if until else None,
+        **{name: value or "" for name, value in values.items()},
+    )
+
+
+@contextlib.contextmanager
+def _directory(state_dir: Path | None) -> Iterator[tuple[int, Path]]:
+    """Give the log's directory, and turn our errors into one line on standard error and exit code 2."""
+    try:
+        path = audit_directory(state_dir or default_state_dir(os.environ, os.geteuid()))
+        descriptor = open_directory(path, reading=True)
+        try:
+            yield descriptor, path
+        finally:
+            os.close(descriptor)
+    except (AuditError, NoStateDirectory) as error:
+        click.echo(f"wicketgate audit: {error}", err=True)
+        sys.exit(2)
+
+
+@contextlib.contextmanager
+def _index(state_dir: Path | None) -> Iterator[AuditIndex]:
+    with _directory(state_dir) as (descriptor, path):
+        # Root asking about another user's log leaves no file behind that its owner could not write.
+        ours = os.fstat(descriptor).st_uid == os.geteuid()
+        with AuditIndex.open(descriptor, path / INDEX_NAME if ours else None) as index:
+            index.refresh()
+            yield index
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _print_json(value: object) -> None:
+    click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+
+
+@audit.command("tail")
+@_common
+@click.option("-n", "--lines", "count", type=click.IntRange(0, 100_000), default=20, help="How many past records.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new records until interrupted.")
+def tail_command(state_dir: Path | None, as_json: bool, count: int, follow: bool) -> None:
+    """Show the newest records, oldest of them first; with --json one object a line."""
+    with _index(state_dir) as index:
+        follower = Follower(index.directory) if follow else None
+        index.refresh()
+        entries: tuple[Entry, ...] = search(index, Filter(), limit=count).entries if count else ()
+        _print_entries(reversed(entries), as_json=as_json)
+        if follower is not None:
+            shown = {entry.id for entry in entries}
+            stop = threading.Event()
+            with contextlib.suppress(KeyboardInterrupt):
+                for entry in follower.follow(lambda: stop.wait(POLL_SECONDS)):
+                    if entry.id not in shown:
+                        _print_entries((entry,), as_json=as_json)
+                        sys.stdout.flush()
+
+
+def _print_entries(entries: Iterable[Entry], *, as_json: bool) -> None:
+    for entry in entries:
+        click.echo(msgspec.json.encode(entry) if as_json else entry_line(entry))
+
+
+@audit.command("search")
+@_common
+@_filters
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, help="At most this many records.")
+@click.option("--page", default="", help="Go on after the mark that the page before ended with.")
+def search_command(state_dir: Path | None, as_json: bool, limit: int, page: str, **values: str | None) -> None:
+    """Find records, newest first."""
+    with _index(state_dir) as index:
+        found = search(index, _filter(values), limit=limit, page=page)
+        if as_json:
+            _print_json({"records": found.entries, "next_page": found.next_page or None})
+            return
+        _print_lines(entry_line(entry) for entry in found.entries)
+        if found.next_page:
+            click.echo(f"more: --page {found.next_page}", err=True)
+
+
+@audit.command("show")
+@_common
+@click.argument("record_id")
+def show_command(state_dir: Path | None, as_json: bool, record_id: str) -> None:
+    """Show one record, its neighbours in the chain, and whether its links hold (exit code 1 if not)."""
+    with _index(state_dir) as index:
+        found = show(index, record_id)
+        if as_json:
+            _print_json(_plain(found))
+        else:
+            _print_lines(neighbourhood_lines(found))
+        if not found.linked or found.next_linked is False:
+            sys.exit(1)
+
+
+@audit.command("summary")
+@_common
+@_filters
+def summary_command(state_dir: Path | None, as_json: bool, **values: str | None) -> None:
+    """Count verdicts and bytes per session and host."""
+    with _index(state_dir) as index:
+        rows = summarise(index, _filter(values))
+        if as_json:
+            _print_json({"rows": rows})
+        else:
+            _print_lines(summary_lines(rows))
+
+
+@audit.command("verify")
+@_common
+@click.option("--key", "key_file", type=click.Path(path_type=Path), help="Trust this public key (PEM) only.")
+@click.option("--against", type=click.Path(path_type=Path), help="An earlier `verify --json`: its heads must be there.")
+@click.option("--strict", is_flag=True, help="Also fail where a signed checkpoint does not cover a finished log.")
+def verify_command(
+    state_dir: Path | None, as_json: bool, key_file: Path | None, against: Path | None, strict: bool
+) -> None:
+    """Check every line of every log. Exit code 0: nothing is wrong; 1: something is, and where."""
+    with _directory(state_dir) as (descriptor, _):
+        keys = parse_public_key(_read(key_file)) if key_file else load_public_keys(descriptor)
+        report = verify_directory(descriptor, keys, _heads(against) if against else ())
+    unsigned = _uncovered(report) if strict else []
+    ok = report.ok and not unsigned
+    if as_json:
+        _print_json(
+            {"ok": ok, "records": report.records, "findings": report.findings, "unsigned": unsigned, **_plain(report)}
+        )
+    else:
+        _print_lines(report_lines(report, unsigned))
+    sys.exit(0 if ok else 1)
+
+
+def _uncovered(report: Report) -> list[str]:
+    """The finished logs whose end no signature vouches for; the closing line itself is one record behind."""
+    return [log.log for log in report.logs if not log.live and log.signed_through < log.head.number]
+
+
+@audit.command("export")
+@_common
+@_filters
+@click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="jsonl", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a new file instead of standard output.")
+def export_command(state_dir: Path | None, as_json: bool, form: str, output: Path | None, **values: str | None) -> None:
+    """Write matching records, oldest first, as JSON Lines, CSV or OCSF events. With --json: JSON Lines."""
+    with _index(state_dir) as index, _output(output) as write:
+        for text in FORMATS["jsonl" if as_json and form == "csv" else form](every(index, _filter(values))):
+            write(text)
+
+
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[Callable[[str], object]]:
+    if path is None:
+        yield sys.stdout.write
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise AuditError(f"cannot make {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        yield file.write
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AuditError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _heads(path: Path) -> list[Position]:
+    try:
+        logs = json.loads(_read(path))["logs"]
+        return [Position(**log["head"]) for log in logs]
+    except (ValueError, TypeError, KeyError) as error:
+        raise AuditError(f"{path} is not the output of `audit verify --json`") from error
+
+
+def _plain(value: object) -> Any:
+    """Turn the value types into JSON; a checkpoint and an entry look alike there."""
+    return msgspec.to_builtins(value, enc_hook=lambda other: other if isinstance(other, Checkpoint) else str(other))
