@@ -112,8 +112,6 @@ class CertificateAuthority:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a certificate authority stays in its process")
 
-    __copy__ = __deepcopy__ = __reduce__
-
 
 def _load_or_create(directory: Path, now: datetime) -> _Loaded:
     with opened(directory, create=True) as descriptor:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ from certs.errors import TrustBundleError
 from certs.roots import read_pem_file, system_bundle
 
 _FORMAT = b"1"  # changes when the content for the same inputs changes
-_UNUSED = timedelta(days=14)
+_UNUSED = timedelta(days=180)  # far longer than a session: a live one has its kit mounted
 _READY = "kit.json"
 # Whole directories, so that a sandbox needs three mounts.
 _TOPS = (PurePosixPath("/etc/ssl"), PurePosixPath("/etc/pki"), PurePosixPath("/etc/ca-certificates"))
@@ -83,7 +84,7 @@ def _make(path: Path, system: bytes, ca_pem: bytes, extra: Sequence[bytes], now:
             files[PurePosixPath(configuration)] = Path(configuration).read_bytes()
     environment = kit_environment(PATHS)
     try:
-        _write_kit(path, files, environment)
+        _write_kit(path, files, environment, now)
         _sweep(path.parent, now)
     except OSError as error:
         cause = f"cannot write the trust kit in {path.parent}: {error.strerror}"
@@ -91,7 +92,7 @@ def _make(path: Path, system: bytes, ca_pem: bytes, extra: Sequence[bytes], now:
     return environment
 
 
-def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Mapping[str, str]) -> None:
+def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Mapping[str, str], now: datetime) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = path.parent / f".making-{os.urandom(8).hex()}"
     written: dict[int, Path] = {}
@@ -103,6 +104,7 @@ def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Ma
         (making / _READY).write_text(json.dumps(environment))
         for inner, _, _ in os.walk(making):
             os.chmod(inner, 0o755)  # noqa: S103, PTH101  (readable for the payload whatever the umask)
+        os.utime(making, (now.timestamp(), now.timestamp()))
         _put(making, path)
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -129,8 +131,9 @@ def _put(making: Path, path: Path) -> None:
 
 
 def _sweep(directory: Path, now: datetime) -> None:
-    """Remove kits that no start has used for two weeks, and what a killed start left."""
+    """Remove kits that no start has used for half a year, and what a killed start left."""
     for entry in directory.iterdir():
-        age = now.timestamp() - entry.stat().st_mtime
-        if age > (3600 if entry.name.startswith(".making-") else _UNUSED.total_seconds()):
-            shutil.rmtree(entry, ignore_errors=True)
+        limit = 3600.0 if entry.name.startswith(".making-") else _UNUSED.total_seconds()
+        with suppress(FileNotFoundError):  # another start's, which has just finished
+            if now.timestamp() - entry.stat().st_mtime > limit:
+                shutil.rmtree(entry, ignore_errors=True)
