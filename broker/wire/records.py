@@ -78,12 +78,13 @@ def _join(data: Buffer, limit: int) -> tuple[bytes | None, int]:
 
 def _record_size(data: Buffer, at: int) -> int:
     """Judge the record header at `at`, of which all five bytes are there: payload length."""
-    kind = data[at]
-    _check_type(kind, at)
-    if kind & 0x80:
+    _check_type(data[at], at)
+    if data[at] & 0x80:
         _refuse_ssl2(data)
     if data[at + 1] != 3 or data[at + 2] > 4:
         raise Refusal(Reason.BAD_CLIENT_HELLO if at else Reason.NOT_TLS, "the record version is not 3.0 to 3.4")
+    if data[at] != _HANDSHAKE:  # an alert or a change of cipher, before there is anything to alert to or to change
+        _malformed("a record of another type comes before the hello")
     if data[at + 2] != data[2]:
         _malformed("the records of one hello differ in version")
     size: int = data[at + 3] << 8 | data[at + 4]
@@ -95,11 +96,12 @@ def _record_size(data: Buffer, at: int) -> int:
 
 
 def _check_type(kind: int, at: int) -> None:
+    """Judge the first byte of a record alone. Another type in the first record waits for the version behind it."""
     if kind == _HANDSHAKE:
         return
-    if at or kind in _CONTENT_TYPES:  # an alert or a change of cipher before the hello is complete
+    if at:
         _malformed("a record of another type comes before the end of the hello")
-    if not kind & 0x80:
+    if kind not in _CONTENT_TYPES and not kind & 0x80:
         raise Refusal(Reason.NOT_TLS, "the first byte starts no TLS record")
 
 

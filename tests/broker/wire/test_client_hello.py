@@ -280,7 +280,12 @@ def test_any_bytes_are_refused_or_wait(data: bytes, as_record: bool) -> None:
     assert not isinstance(outcome(records(data, []) if as_record else data), ClientHello)
 
 
-@given(st.sampled_from([b"", b"\x16\x03", b"\x80\x2e\x01", b"GET "]), st.binary(max_size=20))
+@settings(max_examples=300)
+@given(st.sampled_from([b"", b"\x14", b"\x16", b"\x16\x03", b"\x80\x2e\x01", b"GET "]), st.binary(max_size=20))
+@example(b"\x14", b"\0\0\0\0")
+@example(b"\x15\x03", b"\x03\x00\x02")
+@example(b"\x19\x03", b"\x03\x00\x02")
+@example(b"\x80\x2e\x01\x01", b"\x02\0")
 def test_sniffing_and_parsing_agree_on_what_is_tls(start: bytes, rest: bytes) -> None:
     data = start + rest
     protocol = sniff(data)
