@@ -34,7 +34,6 @@ NAMES = [
     [[(COMMON, UNIVERSAL, "Wider Name".encode("utf-32-be"))]],
     [[(COMMON, UTF8, b"two in"), (COUNTRY, PRINTABLE, b"XX")], [(COMMON, UTF8, b"one set")]],
     [[(COMMON, 0x12, b" 12  34 ")]],  # NumericString is not folded
-,
 ]
 
 
