@@ -59,7 +59,7 @@ _REQUEST_LINE_FAULTS = tuple(
         (rb"PRI \* HTTP/2\.0\r\n", Reason.BAD_VERSION, "HTTP/2 without negotiation"),
         (rb"[^\n]*[^\r\n]\n|\n", Reason.BAD_REQUEST, "a request line that ends with a bare LF"),
         (rb"[^\r]*\r[^\n]", Reason.BAD_REQUEST, "a bare CR in the request line"),
-        (rb"[^\r\n]*[\x00-\x1f\x7f][^\r\n]*", Reason.BAD_REQUEST, "a control character in the request line"),
+        (rb"[^\r\n]*[\x00-\x09\x0b\x0c\x0e-\x1f\x7f]", Reason.BAD_REQUEST, "a control character in the request line"),
         (
             _TOKEN + rb"{1,32} [^ ]+ HTTP/[0-9]\.[0-9]\r\n(?<!HTTP/1\.[01]\r\n)",
             Reason.BAD_VERSION,
@@ -77,7 +77,10 @@ _REQUEST_LINE_FAULTS = tuple(
     )
 )
 _PARTIAL = re.compile(
-    rb"\r?|(?:\r\n)?(?:" + _TOKEN + rb"{0,32}|" + _TOKEN + rb"{1,32} [!\"$-\[\]-~]*+(?: ([A-Z0-9/.]{0,8}\r?))?)"
+    rb"\r?|(?:\r\n)?(?:"
+    + (_TOKEN + rb"{0,32}|")
+    + (_TOKEN + rb"{1,32} [!\"$-\[\]-~]*+|")
+    + (_TOKEN + rb"{1,32} [!\"$-\[\]-~]++ ([A-Z0-9/.]{0,8}\r?))")
 )
 
 

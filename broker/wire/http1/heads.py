@@ -215,14 +215,14 @@ def _refuse_hopeless_request(data: bytes | bytearray, limits: Limits) -> None:
     first = data.find(b"\n", 2, limit)
     if first < 0 and len(data) >= limit:
         raise Refusal(Reason.TARGET_TOO_LONG, f"a target of more than {limits.target_bytes} octets")
-    if len(data) >= limits.head_bytes:
-        raise Refusal(Reason.HEAD_TOO_LARGE, f"a head of more than {limits.head_bytes} octets")
     if first >= 0 and _REQUEST_LINE.match(data) is None:
         raise explain_request_line(bytes(data[: first + 1]))
     if first < 0:
         explain_partial_request(bytes(data))
     if data.find(b"\n\n") >= 0 or data.find(b"\n\r\n", 2) >= 0:
         raise Refusal(Reason.BAD_REQUEST, "a line that ends with a bare LF")
+    if len(data) >= limits.head_bytes:
+        raise Refusal(Reason.HEAD_TOO_LARGE, f"a head of more than {limits.head_bytes} octets")
 
 
 def _refuse_hopeless_response(data: bytes | bytearray, limits: Limits) -> None:
