@@ -5,16 +5,16 @@ Precedence, first match wins (each neighbouring pair has a test; `PRECEDENCE` na
 1. The flag is off                                  → denied, `egress_off`.
 2. No grant where the policy requires one           → denied, `grant_missing`.
 3. The grant has expired                            → denied, `grant_expired`.
-4. A special name or public resolver that no allow rule names exactly → denied, `special_name`.
+4. A special name or public resolver that no allow rule names exactly → denied, `special_name` (`address_literal`).
 5. A deny rule of the policy applies                → denied, `rule_deny`.
 6. No allow rule of the policy matches as a whole   → denied for the thing that the closest rule is missing.
 7. A deny rule of the grant applies                 → denied, `rule_deny`.
 8. No allow rule of the grant matches as a whole    → denied as in 6.
 9. The policy's allow rule                          → allowed, `rule_allow`.
 
-Denials 5 to 8 become `observed` allows where the policy observes or the rule is shadowed (`enforce = false`), but not
-what cannot be carried at all; 1 to 4 never do. Among allow rules the most specific host pattern is asked
-first (`HostIndex`), so it gives the plane; a rule of another plane never allows a TLS connection or a request inside it.
+Denials 5 to 8 become `observed` allows where the policy observes or the rule is shadowed (`enforce = false`), except
+for what cannot be carried; 1 to 4 never do. Among allow rules the most specific host pattern is asked first
+(`HostIndex`), so it gives the plane; a rule of another plane never allows a TLS connection or a request inside it.
 
 Nothing here reads a clock, logs or waits. Budgets are judged apart (`grants.check_budget`), addresses by the guard.
 """
@@ -90,6 +90,7 @@ type Verdict = Allowed | Denied
 # The rule that an observed allow carries where the policy has none for the host: inspected, public addresses only.
 OBSERVER: Final = Rule(name="(observe)", hosts=(), ports=None, websocket=True, enforce=False, plain_http=True)
 
+_ONLY_NAMED: Final = "only a rule that names it opens it"
 _OFF: Final = Denied(Reason.EGRESS_OFF, None, "egress is switched off by the server's policy")
 _NO_GRANT: Final = Denied(Reason.GRANT_MISSING, None, "the policy asks for a grant and this session has none")
 
@@ -130,15 +131,14 @@ def decide(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ver
 
 def _special(facts: Facts) -> Denied | None:
     host = facts.authority.host
-    if isinstance(host, str):
-        special = classify_name(host)
-        if special is not None:
-            return Denied(Reason.SPECIAL_NAME, None, f"{host} is a {special.value}: only a rule that names it opens it")
+    special = classify_name(host) if isinstance(host, str) else None
+    if special is not None:
+        cure = _ONLY_NAMED if special.grantable else "it is never reached"
+        return Denied(Reason.SPECIAL_NAME, None, f"{host} is a {special.value}: {cure}")
     if is_public_resolver(host):
         # A resolver carries data out in the names it is asked for; a wildcard or observing must not open one by chance.
-        return Denied(
-            Reason.SPECIAL_NAME, None, f"{host} is a public name resolver: only a rule that names it opens it"
-        )
+        reason = Reason.SPECIAL_NAME if isinstance(host, str) else Reason.ADDRESS_LITERAL
+        return Denied(reason, None, f"{host} is a public name resolver: {_ONLY_NAMED}")
     return None
 
 

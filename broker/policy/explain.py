@@ -27,6 +27,9 @@ class Explanation:
     turn: str
 
 
+_TURN_ON: Final = "Set enabled = true in [egress]."
+
+
 def explain(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Explanation:
     """Explain what `decide` says to the same arguments.
 
@@ -34,6 +37,10 @@ def explain(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ex
     """
     facts, spliced = _as_judged(facts, policy)
     verdict = decide(facts, policy, grant, now)
+    if verdict.reason is Reason.EGRESS_OFF:
+        after = explain(facts, replace(policy, enabled=True), grant, now)
+        sentence = f"{_subject(facts)} is denied ({verdict.reason}): egress is switched off."
+        return Explanation(verdict=verdict, sentence=sentence, turn=f"{_TURN_ON} Then: {after.sentence}")
     subject = _subject(facts)
     match verdict:
         case Allowed(would=Denied() as would):
@@ -124,12 +131,11 @@ def _turn_special(_: Denied, facts: Facts, named: str) -> str:
     host = facts.authority.host
     special = classify_name(host) if isinstance(host, str) else None
     if special is not None and not special.grantable:
-        return f"Nothing can: a {special.value} is never reached."
+        return "No rule can turn it."
     return f'Name it exactly: a rule with hosts = ["{host}"] {named}, and addresses where it is not public.'
 
 
 _TURNS: Final[dict[Reason, Callable[[Denied, Facts, str], str]]] = {
-    Reason.EGRESS_OFF: lambda *_: "Set enabled = true in [egress].",
     Reason.GRANT_MISSING: lambda *_: "Issue a grant for the call, or set require_grant = false in [egress].",
     Reason.GRANT_EXPIRED: lambda *_: "Issue a new grant.",
     Reason.SPECIAL_NAME: _turn_special,

@@ -4,9 +4,9 @@ Nothing is decoded, collapsed or rewritten here: a path that two servers could r
 separators, parameters, double encoding …) is called ambiguous, and no rule that restricts paths accepts it. The one
 equivalence used is RFC 3986 §6.2.2.1: the hex digits of an escape compare without case. Case counts.
 
-Patterns: a segment is literal, `*` (one non-empty segment), or holds one `*` for at least one character of that segment.
-`/**` at the end stands for anything below the slash (not for the path without it); in the middle for any number of
-segments. One `**` a pattern, so that matching is linear.
+Patterns: a segment is literal, `*` (one non-empty segment), or holds one `*` for at least one character of it. `/**` at
+the end stands for anything below the slash (not for the path without it); in the middle for any number of segments. One
+`**` a pattern, so that matching is linear.
 """
 
 import re

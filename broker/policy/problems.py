@@ -32,7 +32,8 @@ class Problem:
         """Return one line in the shape `file:line: error: where: found; expected: …; write: …`."""
         place = f"{source}:{self.line}" if self.line else source
         head = f"{self.where}: {self.found}" if self.where else self.found
-        text = f"{place}: {self.severity.value}: {head}; expected: {self.expected}"
+        lead = "expected: " if self.severity is Severity.ERROR else ""
+        text = f"{place}: {self.severity.value}: {head}; {lead}{self.expected}"
         return f"{text}; write: {self.suggestion}" if self.suggestion else text
 
 
