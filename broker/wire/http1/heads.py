@@ -219,7 +219,8 @@ def _refuse_hopeless_request(data: bytes | bytearray, limits: Limits) -> None:
         raise explain_request_line(bytes(data[: first + 1]))
     if first < 0:
         explain_partial_request(bytes(data))
-    if data.find(b"\n\n") >= 0 or data.find(b"\n\r\n", 2) >= 0:
+    end = limits.head_bytes  # up to here there is no CRLF CRLF, so an LF before a line end is a bare one
+    if data.find(b"\n\n", 0, end) >= 0 or data.find(b"\n\r\n", 2, end) >= 0:
         raise Refusal(Reason.BAD_REQUEST, "a line that ends with a bare LF")
     if len(data) >= limits.head_bytes:
         raise Refusal(Reason.HEAD_TOO_LARGE, f"a head of more than {limits.head_bytes} octets")
