@@ -134,8 +134,8 @@ def judge_answers(
 ) -> tuple[Address, ...]:
     """Return the answers as canonical addresses in their order, or raise `Refusal` for all of them.
 
-    `opened` are the rule's `addresses`, `own` the addresses that the broker itself has or listens on, `on_link` the
-    prefixes of its own links. What `opened` can open:
+    `opened` are the rule's `addresses`, `own` the (canonical) addresses that the broker itself has or listens on,
+    `on_link` the prefixes of its own links. What `opened` can open:
 
     - never: the classes whose `opening` is `NEVER` (unspecified, multicast, broadcast, discard, IPv4-compatible,
       undeclared NAT64);

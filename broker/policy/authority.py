@@ -18,15 +18,25 @@ from broker.policy.reasons import Reason, Refusal
 
 MAX_AUTHORITY: Final = 260  # a name of 253, its trailing dot, a colon and five digits
 DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-_CACHED: Final = 16_384
+_CACHED: Final = 4096  # entries of at most a few hundred bytes, so that hostile names cannot hold much memory
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A canonical host and a port (1 to 65535). Equal authorities are the same destination."""
+    """A canonical host and a port (1 to 65535). Equal authorities are the same destination.
+
+    An address is made canonical here, because accepted sockets of a dual-stack listener report IPv4-mapped ones.
+    Raises `ValueError` for a port out of range: parsers refuse those before.
+    """
 
     host: HostName | Address
     port: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65536:
+            raise ValueError(f"no port: {self.port}")
+        if isinstance(self.host, IPv6Address):
+            object.__setattr__(self, "host", canonical_address(self.host))
 
     def __str__(self) -> str:
         """`host:port`, an IPv6 address in brackets (RFC 3986 §3.2.2, RFC 5952)."""

@@ -31,7 +31,7 @@ HostName = NewType("HostName", str)
 
 MAX_NAME: Final = 253  # RFC 1035 §2.3.4: 255 octets on the wire, without the first length and the root
 MAX_LABEL: Final = 63
-_CACHED: Final = 16_384
+_CACHED: Final = 4096  # entries of at most a few hundred bytes, so that hostile names cannot hold much memory
 
 # RFC 1123 §2.1. Here the last label starts with a letter, so nothing that matches can be an address in any notation;
 # rarer names are examined. Underscores are allowed (RFC 2181 §11; service labels such as _dmarc are ordinary).
@@ -143,10 +143,15 @@ def parse_config_name(text: str) -> HostName:
 
 
 def display_name(host: HostName) -> str:
-    """Show a name to people: the A-label form first and, where it differs, the Unicode form in brackets beside it."""
-    if "xn--" not in host:
+    """Show a name to people: the A-label form first and, where it differs, the Unicode form in brackets beside it.
+
+    Total: a name of an old record that this version no longer decodes is shown as it is.
+    """
+    try:
+        shown = ".".join(_decode_label(label) for label in host.split("."))
+    except Refusal:
         return host
-    return f"{host} ({'.'.join(_decode_label(label) for label in host.split('.'))})"
+    return host if shown == host else f"{host} ({shown})"
 
 
 @lru_cache(maxsize=_CACHED)

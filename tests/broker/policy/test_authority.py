@@ -126,6 +126,17 @@ def test_equal_destinations_are_equal_values() -> None:
     assert parse_authority(b"a.example:1", default_port=None) != parse_authority(b"a.example:2", default_port=None)
 
 
+def test_an_authority_cannot_hold_a_mapped_address_or_a_zone() -> None:
+    assert Authority(IPv6Address("::ffff:10.0.0.1"), 443) == Authority(IPv4Address("10.0.0.1"), 443)
+    assert str(Authority(IPv6Address("fe80::1%eth0"), 443)) == "[fe80::1]:443"
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_an_authority_cannot_hold_an_impossible_port(port: int) -> None:
+    with pytest.raises(ValueError, match="no port"):
+        Authority(IPv4Address("10.0.0.1"), port)
+
+
 def test_literals_are_told_from_names() -> None:
     assert parse_authority(b"8.8.8.8:1", default_port=None).is_literal
     assert parse_authority(b"[2001:db8::1]:1", default_port=None).is_literal

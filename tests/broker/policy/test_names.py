@@ -132,6 +132,10 @@ def test_display_shows_the_wire_form_first(name: str, shown: str) -> None:
     assert display_name(parse_host_name(name)) == shown
 
 
+def test_display_of_an_undecodable_record_is_the_record() -> None:
+    assert display_name(HostName("xn--pokxncvks.example")) == "xn--pokxncvks.example"
+
+
 SPECIAL = [(name, cls) for cls, names in CASES["special"].items() for name in names]
 
 
