@@ -95,9 +95,9 @@ def embedded_addresses(address: Address, nat64_prefixes: Iterable[IPv6Network] =
         if address in prefix:
             return (_translated(address, prefix),)
     value = int(address)
-    for network, extract in _FORMS:
-        if address in network:
-            return extract(value)
+    extract = _CARRIERS.get(_block_class(address))
+    if extract is not None:
+        return extract(value)
     # ISATAP (RFC 5214 §6.1): the interface identifier is 0000:5efe or 0200:5efe and an IPv4 address, in any prefix.
     if (value >> 32) & 0xFDFF_FFFF == 0x5EFE:
         return _low_32(value)
@@ -147,13 +147,16 @@ def judge_answers(
     """
     if not answers:
         raise Refusal(Reason.NAME_NOT_FOUND, "the name has no address")
-    if len(answers) == 1 and _is_plain(answers[0], own, on_link):  # most answers
-        return (answers[0],)
-    return tuple([_judge(canonical_address(answer), opened, own, on_link, nat64_prefixes) for answer in answers])
+    return tuple(
+        [
+            answer if _is_plain(answer, own, on_link) else _judge(answer, opened, own, on_link, nat64_prefixes)
+            for answer in answers
+        ]
+    )
 
 
 def _is_plain(address: Address, own: frozenset[Address], on_link: tuple[Network, ...]) -> bool:
-    """Whether an address is a public IPv4 one that is neither ours nor a neighbour's: nothing more to look at."""
+    """Whether an address is a public IPv4 one that is neither ours nor a neighbour's: most answers are."""
     return (
         isinstance(address, IPv4Address)
         and _block_class(address) is AddressClass.PUBLIC
@@ -169,7 +172,8 @@ def _judge(
     on_link: tuple[Network, ...],
     nat64: tuple[IPv6Network, ...],
 ) -> Address:
-    carried = () if isinstance(address, IPv4Address) else embedded_addresses(address, nat64)
+    address = canonical_address(address)
+    carried = embedded_addresses(address, nat64)
     for part in (*carried, address):  # the carried one first: it says more about where the packets would go
         found = _outer_class(part, nat64)
         needed, what = found.opening, found.value
@@ -240,24 +244,14 @@ def _teredo(value: int) -> tuple[IPv4Address, ...]:
     return IPv4Address((value & _LOW_32) ^ _LOW_32), IPv4Address((value >> 64) & _LOW_32)
 
 
-_FORMS: Final[tuple[tuple[IPv6Network, Callable[[int], tuple[IPv4Address, ...]]], ...]] = (
-    (IPv6Network("::ffff:0:0/96"), _low_32),
-    (IPv6Network("::/127"), lambda _: ()),  # :: and ::1 are no IPv4-compatible addresses (RFC 4291 §2.5.5.1)
-    (IPv6Network("::/96"), _low_32),
-    (IPv6Network("::ffff:0:0:0/96"), _low_32),
-    (IPv6Network("64:ff9b::/96"), _low_32),
-    (IPv6Network("2002::/16"), _six_to_four),
-    (IPv6Network("2001::/32"), _teredo),
-)
-_CARRIERS: Final = frozenset(
-    {
-        AddressClass.V4_COMPATIBLE,
-        AddressClass.V4_TRANSLATED,
-        AddressClass.NAT64,
-        AddressClass.SIX_TO_FOUR,
-        AddressClass.TEREDO,
-    }
-)
+_CARRIERS: Final[dict[AddressClass, Callable[[int], tuple[IPv4Address, ...]]]] = {
+    AddressClass.V4_MAPPED: _low_32,
+    AddressClass.V4_COMPATIBLE: _low_32,
+    AddressClass.V4_TRANSLATED: _low_32,
+    AddressClass.NAT64: _low_32,
+    AddressClass.SIX_TO_FOUR: _six_to_four,
+    AddressClass.TEREDO: _teredo,
+}
 _LOCAL: Final = frozenset({AddressClass.UNIQUE_LOCAL, AddressClass.LINK_LOCAL, AddressClass.SITE_LOCAL})
 _METADATA_V4: Final = int(IPv4Address("169.254.169.254"))
 _BLOCKS_V4: Final = _flatten(4)
