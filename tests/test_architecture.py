@@ -30,7 +30,7 @@ DIRECTION: Final[dict[str, tuple[str, ...]]] = {
 
 # Decision code. A prefix covers the modules below it; the exceptions read files, which is why they are apart.
 PURE: Final = ("broker.policy", "broker.wire", "sandbox.plan", "sandbox.argv", "sandbox.spec", "sandbox.environ")
-NOT_PURE: Final = ("broker.policy.load", "broker.policy.presets")
+NOT_PURE: Final = ("broker.policy.load",)
 
 # Constants that come as a file of an installed package, read once.
 READS_A_CONSTANT: Final = {("broker.policy.suffixes", "asks the file system by .read_text()"): "the public suffix list"}
