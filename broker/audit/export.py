@@ -3,8 +3,8 @@
 Pure. An export is a copy for analysis: it carries record ids and hashes, but only the log itself can be verified.
 
 OCSF (schema.ocsf.io): requests become HTTP Activity (4002), connections Network Activity (4001), names DNS Activity
-(4003), each with the security_control profile; everything else a Base Event (0). `type_uid` is 100 times the class plus the
-activity.
+(4003), each with the security_control profile; everything else a Base Event (0). `type_uid` is 100 times the class plus
+the activity.
 """
 
 import csv
