@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.policy.authority import Authority, parse_absolute_form, parse_authority, parse_host
@@ -184,6 +184,7 @@ HOSTS = st.one_of(
 AUTHORITIES = st.tuples(HOSTS, st.integers(0, 70_000)).map(lambda pair: f"{pair[0]}:{pair[1]}".encode())
 
 
+@settings(deadline=None)
 @given(st.one_of(BYTES, AUTHORITIES))
 @example(b"[::ffff:8.8.8.8]:443")
 def test_parsing_is_total_and_idempotent(raw: bytes) -> None:
@@ -198,6 +199,7 @@ def test_parsing_is_total_and_idempotent(raw: bytes) -> None:
     assert_readable(refusal)
 
 
+@settings(deadline=None)
 @given(st.one_of(BYTES, st.tuples(AUTHORITIES, BYTES).map(lambda pair: b"http://" + pair[0] + pair[1])))
 def test_a_second_parser_reads_the_same_target(target: bytes) -> None:
     """What is accepted means the same host, port and path to the standard library's lenient parser."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.policy.addresses import parse_address
@@ -201,6 +201,7 @@ def parsed(parse: Any, text: str) -> HostName | None:
     return None
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 @example("127.0.0.1")
 @example("0x7f.1")
@@ -214,6 +215,7 @@ def test_parsing_is_total_and_idempotent(text: str) -> None:
         assert len(name) <= 253
 
 
+@settings(deadline=None)
 @given(st.one_of(ANY_TEXT, st.text(alphabet="\uff10\uff11\uff12\uff17\u2460\u3002\uff0e.x\uff58\xe9", max_size=12)))
 def test_config_parsing_is_total_and_idempotent(text: str) -> None:
     name = parsed(parse_config_name, text)
@@ -221,6 +223,7 @@ def test_config_parsing_is_total_and_idempotent(text: str) -> None:
         assert parse_host_name(name) == name
 
 
+@settings(deadline=None)
 @given(st.one_of(NUMBER_LIKE, NAME_LIKE, NUMBER_LIKE.map(lambda text: text + ".")))
 def test_nothing_accepted_is_an_address_to_the_c_library(text: str) -> None:
     name = parsed(parse_host_name, text)
@@ -231,6 +234,7 @@ def test_nothing_accepted_is_an_address_to_the_c_library(text: str) -> None:
             socket.getaddrinfo(name, 80, flags=socket.AI_NUMERICHOST)
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_classes_and_display_are_total(text: str) -> None:
     name = parsed(parse_host_name, text)
@@ -242,6 +246,7 @@ def test_classes_and_display_are_total(text: str) -> None:
         assert is_public_resolver(name) in {True, False}
 
 
+@settings(deadline=None)
 @given(NAME_LIKE)
 def test_below_a_never_reachable_zone_nothing_is_grantable(prefix: str) -> None:
     for zone in ("localhost", "invalid", "in-addr.arpa", "metadata.google.internal", "localdomain"):
