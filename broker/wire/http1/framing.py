@@ -200,10 +200,10 @@ class ChunkedReader:
             if len(window) >= limit or _PARTIAL_SIZE.fullmatch(window) is None:
                 raise Refusal(self._faults.framing, "a malformed or overlong chunk size line")
             return self._hold(window, position)
-        size = int(line[1], 16)
-        self._open_chunk(size)
+        digits = line[1].lstrip(b"0")  # their case stays, so that the output does not depend on the segmentation
+        self._open_chunk(int(digits or b"0", 16))
         # The last chunk's line is sent with the trailer section, never before the body is known to be complete.
-        return b"%x\r\n" % size if size else b"", self._taken(position, line.end())
+        return digits + b"\r\n" if digits else b"", self._taken(position, line.end())
 
     def _read_line_end(self, data: memoryview, position: int) -> tuple[bytes, int]:
         window = self._window(data, position, 2)

@@ -1,6 +1,7 @@
 """Heads by table: whole, octet by octet and with a tail the same reading comes out, or the same refusal."""
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ def response(data: bytes | bytearray, method: str = "GET", limits: Limits = DEFA
     return parse_response_head(data, method, limits)
 
 
+def _octet_by_octet(parse: Callable[[bytes], object], octets: bytes) -> None:
+    for end in range(len(octets) + 1):
+        assert parse(octets[:end]) is None
+
+
 @pytest.mark.parametrize("tail", TAILS, ids=range(len(TAILS)))
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
 def test_an_accepted_request_has_one_reading(case: dict[str, Any], tail: bytes) -> None:
@@ -79,8 +85,7 @@ def test_a_refused_request_is_refused_with_its_reason(octets: bytes, reason: Rea
 @pytest.mark.parametrize(("octets", "reason"), _refused())
 def test_a_refused_request_is_refused_octet_by_octet(octets: bytes, reason: Reason) -> None:
     with pytest.raises(Refusal) as caught:
-        for end in range(len(octets) + 1):
-            assert request(octets[:end]) is None
+        _octet_by_octet(request, octets)
     assert caught.value.reason.status in {reason.status, 400, 505}
 
 
@@ -104,8 +109,7 @@ def test_a_refused_response_is_the_upstreams_fault(octets: bytes, method: str) -
         response(octets, method)
     assert caught.value.reason is Reason.UPSTREAM_PROTOCOL
     with pytest.raises(Refusal):
-        for end in range(len(octets) + 1):
-            assert response(octets[:end], method) is None
+        _octet_by_octet(lambda begin: response(begin, method), octets)
 
 
 HOPELESS = (
