@@ -1,0 +1,159 @@
+"""Runs the bench. Started by scripts/bench, which brings the peers and a network namespace.
+
+Proxy on one core, load and origin on another; rounds interleaved over subjects, the order turned by one each round;
+medians and ratios within the run. Bytes are compared while they are counted.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from bench.measures import MEASURES, Measure, Unit, take
+from bench.origins import Origins, start_origins
+from bench.ours import OURS
+from bench.peers import DIRECT, PEERS
+from bench.processes import ROOT, cores
+from bench.report import print_goals, print_measure, write_document
+from bench.results import Row, Table, judge
+from bench.start_time import measure_starts
+from bench.subjects import Place, Running, Subject
+
+RESULTS: Final = ROOT / "bench" / "results"
+SUBJECTS: Final = (DIRECT, *PEERS, *OURS)
+REFERENCE: Final = "Squid"
+# A namespace of our own: ports in TIME_WAIT may be taken again, and there are enough of them.
+SETTINGS: Final = {
+    "net/ipv4/ip_local_port_range": "10000 65000",
+    "net/ipv4/tcp_tw_reuse": "1",
+    "net/core/somaxconn": "8192",
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each sample (2)")
+    parser.add_argument("--starts", type=int, default=20, help="how often each start is timed (20; 0: not at all)")
+    keys = [measure.key for measure in MEASURES]
+    parser.add_argument(
+        "--only", nargs="+", choices=keys, default=keys, metavar="MEASURE", help=f"of {', '.join(keys)}"
+    )
+    names = [subject.name for subject in SUBJECTS]
+    parser.add_argument("--subjects", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {names}")
+    return parser.parse_args()
+
+
+def prepare_namespace() -> None:
+    for name, value in SETTINGS.items():
+        try:
+            (Path("/proc/sys") / name).write_text(value)
+        except OSError:
+            continue  # read-only where the bench itself runs in a container; the defaults then hold
+
+
+def start_subjects(
+    wanted: Sequence[Subject],
+    directory: Path,
+    origins: Origins,
+    started: ExitStack,
+    console: Console,
+) -> dict[str, Running | str]:
+    """Each subject by its name: running, or the reason why not."""
+    proxy_core, load_core = cores()
+    found: dict[str, Running | str] = {}
+    for number, subject in enumerate(wanted):
+        place_directory = directory / f"subject-{number}"
+        place_directory.mkdir()
+        place = Place(directory=place_directory, origins=origins, proxy_core=proxy_core, load_core=load_core)
+        if subject.version() is None:
+            found[subject.name] = "not installed"
+            continue
+        try:
+            found[subject.name] = started.enter_context(subject.start(place))
+        except (RuntimeError, TimeoutError, OSError) as error:
+            found[subject.name] = str(error)
+            console.print(f"{subject.name} did not start: {error}", markup=False)
+    return found
+
+
+def sample_into(row: Row, measure: Measure, running: Running | str, origins: Origins, seconds: float) -> None:
+    if isinstance(running, str):
+        row.failure = running
+    if isinstance(running, str) or row.failure:
+        return
+    try:
+        row.samples.append(take(measure, running, origins, seconds))
+    except (RuntimeError, TimeoutError, OSError) as error:
+        row.failure = str(error) or type(error).__name__
+
+
+def run_rounds(
+    options: argparse.Namespace, found: dict[str, Running | str], origins: Origins, console: Console
+) -> Table:
+    measures = [measure for measure in MEASURES if measure.key in options.only]
+    table: Table = {measure.key: {name: Row() for name in found} for measure in measures}
+    names = list(found)
+    for number in range(options.rounds):
+        for measure in measures:
+            console.print(f"round {number + 1} of {options.rounds}: {measure.title}", style="dim")
+            turned = names[number % len(names) :] + names[: number % len(names)]
+            for name in turned:
+                sample_into(table[measure.key][name], measure, found[name], origins, options.seconds)
+    return table
+
+
+def about(options: argparse.Namespace, wanted: Sequence[Subject]) -> dict[str, Any]:
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    return {
+        "machine": {"cpu": model.partition(":")[2].strip(), "cores": os.cpu_count(), "kernel": platform.release()},
+        "python": platform.python_version(),
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "versions": {subject.name: subject.version() for subject in wanted},
+    }
+
+
+def main() -> None:
+    options = arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 112)
+    wanted = [subject for subject in SUBJECTS if subject.name in options.subjects]
+    prepare_namespace()
+    with tempfile.TemporaryDirectory(prefix="wicketgate-bench-") as place, ExitStack() as started:
+        directory = Path(place)
+        directory.chmod(0o755)  # a peer that drops to its own account must reach its directory
+        os.environ["XDG_STATE_HOME"] = str(directory / "state")
+        _, load_core = cores()
+        origin_directory = directory / "origin"
+        origin_directory.mkdir()
+        origins = started.enter_context(start_origins(origin_directory, core=load_core))
+        found = start_subjects(wanted, directory, origins, started, console)
+        table = run_rounds(options, found, origins, console)
+        workspace = directory / "start"
+        workspace.mkdir()
+        if options.starts:
+            table["start"] = measure_starts(workspace, options.starts)
+    show(console, options, table, wanted)
+
+
+def show(console: Console, options: argparse.Namespace, table: Table, wanted: Sequence[Subject]) -> None:
+    measures = [measure for measure in MEASURES if measure.key in table]
+    for measure in measures:
+        print_measure(console, measure.title, measure.unit, table[measure.key], reference=REFERENCE)
+    if "start" in table:
+        print_measure(console, "time to run `true`", Unit.MICROSECONDS, table["start"], reference="bwrap")
+    ours = [*(subject.name for subject in wanted if subject.ours), "wicketgate run"]
+    print_goals(console, judge(table, ours), {measure.key: measure.title for measure in measures})
+    path = write_document(RESULTS, table, measures, about(options, wanted))
+    console.print(f"Every sample: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

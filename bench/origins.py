@@ -1,0 +1,90 @@
+"""The origins of a bench: nginx for greetings, HTTP and HTTPS, and raw streams by sendfile. All on the load's core."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.load import GREETING, block
+from bench.processes import free_port, python_module, running, wait_for_port
+from tests.origins.certificates import make_certificates
+
+NAME: Final = "origin.example"
+STREAM_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
+
+# Greeting: the preread phase takes the whole ClientHello from the socket, so that closing does not turn into a reset.
+CONFIGURATION: Final = """
+load_module {module};
+worker_processes 1;
+daemon off;
+{user}
+pid {directory}/nginx.pid;
+error_log {directory}/nginx.log;
+worker_rlimit_nofile 16384;
+events {{ worker_connections 8192; }}
+stream {{
+    server {{ listen 127.0.0.1:{greet} backlog=4096; ssl_preread on; return "{greeting}"; }}
+}}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nodelay on;
+    keepalive_requests 100000000;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    ssl_certificate {directory}/leaf.pem;
+    ssl_certificate_key {directory}/leaf.key;
+    ssl_protocols TLSv1.2 TLSv1.3;
+    server {{
+        listen 127.0.0.1:{https} ssl backlog=4096;
+        listen 127.0.0.1:{http} backlog=4096;
+        root {directory}/files;
+        location = / {{ default_type text/plain; return 200 "{greeting}"; }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """Ports on 127.0.0.1. Every TLS origin is called NAME, under the authority whose PEM is `cacert`."""
+
+    greet: int
+    https: int
+    http: int
+    bulk: int
+    hold: int
+    cacert: Path
+
+    @property
+    def all_tls_ports(self) -> tuple[int, ...]:
+        """The ports that begin with a ClientHello."""
+        return self.greet, self.https, self.bulk, self.hold
+
+
+@contextmanager
+def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
+    """Make certificates and files, start both programs, wait until they serve."""
+    make_certificates(directory, [NAME])
+    (directory / "files").mkdir()
+    (directory / "files" / "block").write_bytes(block())
+    ports = {name: free_port() for name in ("greet", "https", "http")}
+    greeting = GREETING.decode().replace("\n", "\\n")
+    # Without the right to another uid (an ordinary user, a user namespace) nginx keeps its own and warns of `user`.
+    user = "user root;" if directory.owner() == "root" else ""
+    text = CONFIGURATION.format(module=STREAM_MODULE, directory=directory, greeting=greeting, user=user, **ports)
+    (directory / "nginx.conf").write_text(text)
+    log = directory / "origins.log"
+    with ExitStack() as started:
+        command = [shutil.which("nginx") or "nginx", "-p", directory, "-c", directory / "nginx.conf"]
+        process = started.enter_context(running(command, core=core, log=log))
+        for port in ports.values():
+            wait_for_port(port, process, log)
+        talker, _ = started.enter_context(python_module("bench.stream_origin", core=core, log=log))
+        streams = talker.read()
+        yield Origins(**ports, bulk=streams["bulk"], hold=streams["hold"], cacert=directory / "ca.pem")

@@ -1,0 +1,73 @@
+"""Wicketgate as a subject: the load client is the payload of `wicketgate run`, everything else of it is the proxy.
+
+So what is measured is the product as it ships: sandbox, bridge, capture, policy, audit log. The whole of it sits on the
+proxy's core; the payload moves itself to the load's core.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from bench.accounting import tree
+from bench.origins import NAME
+from bench.peers import TUNNEL_KINDS
+from bench.processes import ROOT, talking
+from bench.subjects import Place, Running, Subject
+
+# The sandbox shows /usr, so the payload runs under the interpreter that lies there.
+INTERPRETER: Final = "/usr/bin/python3"
+
+
+def command_of(place: Place, workspace: Path) -> list[str]:
+    """`wicketgate run` with one cable to every TLS origin."""
+    words = [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace)]
+    for port in place.origins.all_tls_ports:
+        words += ["--allow", f"{NAME}:{port}", "--resolve", f"{NAME}:{port}:127.0.0.1"]
+    words += ["--private", "127.0.0.1/32", "--cacert", str(place.origins.cacert)]
+    return [*words, "--", INTERPRETER, str(workspace / "load.py"), str(place.load_core)]
+
+
+def payload_of(pids: set[int], script: Path) -> set[int]:
+    """The load client's own process among those of the run, known by how its arguments begin."""
+    wanted = f"{INTERPRETER}\0{script}".encode()
+    found = set()
+    for pid in pids:
+        try:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted):
+                found.add(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+@contextmanager
+def start_splice(place: Place) -> Iterator[Running]:
+    workspace = place.directory / "workspace"
+    workspace.mkdir()
+    script = workspace / "load.py"
+    shutil.copy(ROOT / "bench" / "load.py", script)
+    with talking(command_of(place, workspace), core=place.proxy_core, log=place.log) as (client, pid):
+        client.read()
+        # Any address of port 53 reaches the broker's name server; this one is what the sandbox's resolv.conf names.
+        way = {"name_server": client.tell(verb="name_server")["address"]}
+
+        def proxy() -> set[int]:
+            everything = tree(pid)
+            return everything - payload_of(everything, script)
+
+        yield Running(client=client, proxy=proxy, way=way)
+
+
+OURS: Final = (
+    Subject(
+        name="Wicketgate, splice",
+        version=lambda: version("wicketgate"),
+        start=start_splice,
+        kinds=TUNNEL_KINDS,
+        ours=True,
+    ),
+)

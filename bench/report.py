@@ -1,0 +1,76 @@
+"""Prints the tables of a run and writes its JSON."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from bench.measures import Measure, Unit
+from bench.results import Reached, Row, Table, as_document
+
+FULL = 0.93
+
+
+def print_measure(console: Console, title: str, unit: Unit, rows: dict[str, Row], *, reference: str) -> None:
+    """One table: the figure, what it cost, and the ratio to the reference peer."""
+    grid = Grid(title=title, title_justify="left")
+    grid.add_column("subject")
+    cpu = "CPU µs per MB" if unit is Unit.MEGABYTES else "CPU µs each"
+    for heading in (unit.value, "± rounds", cpu, "cores busy", f"÷ {reference}"):
+        grid.add_column(heading, justify="right")
+    base = rows[reference].value if reference in rows else None
+    for name, row in rows.items():
+        if row.failure:
+            grid.add_row(name, f"failed: {row.failure[:90]}")
+        elif row.value is not None:
+            ratio = f"{row.value / base:.2f}" if base else ""
+            grid.add_row(name, figure(row.value), percent(row.spread), figure(row.cpu), busy(row), ratio)
+    console.print(grid)
+
+
+def busy(row: Row) -> str:
+    """The proxy's core and the load's. Where the second is full and the first is not, the rate is a lower bound."""
+    if row.proxy_core is None or row.load_core is None:
+        return ""
+    bound = " (load-bound)" if row.load_core > FULL > row.proxy_core else ""
+    return f"{percent(row.proxy_core)} {percent(row.load_core)}{bound}"
+
+
+def figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def print_goals(console: Console, reached: list[Reached], titles: dict[str, str]) -> None:
+    if not reached:
+        return
+    grid = Grid(title="Against the goals", title_justify="left")
+    for heading in ("measure", "ours", "goal", "ratio", ""):
+        grid.add_column(heading)
+    for one in reached:
+        grid.add_row(
+            titles.get(one.goal.measure, one.goal.measure),
+            one.ours,
+            one.goal.words() + one.peer,
+            f"{one.ratio:.2f}",
+            "reached" if one.reached else "not reached",
+        )
+    console.print(grid)
+
+
+def write_document(directory: Path, table: Table, measures: list[Measure], about: dict[str, Any]) -> Path:
+    """Write `<time>.json` and `latest.json`; the path of the first."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(as_document(table, measures, about), indent=1, ensure_ascii=False) + "\n"
+    path = directory / f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}.json"
+    path.write_text(text, encoding="utf-8")
+    (directory / "latest.json").write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,128 @@
+"""The figures of a run: medians over rounds, ratios within the run, our place against each goal. No I/O."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bench.measures import Measure, Sample
+
+
+def _median(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return statistics.median(known) if known else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """One subject's samples for one measure, or what kept it from having any."""
+
+    samples: list[Sample] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def value(self) -> float | None:
+        return _median(sample.value for sample in self.samples)
+
+    @property
+    def cpu(self) -> float | None:
+        return _median(sample.cpu for sample in self.samples)
+
+    @property
+    def spread(self) -> float | None:
+        """Half the range of the rounds against the median: what a ratio is worth."""
+        values = [sample.value for sample in self.samples]
+        middle = self.value
+        return (max(values) - min(values)) / 2 / middle if middle else None
+
+    @property
+    def proxy_core(self) -> float | None:
+        return _median(sample.proxy_core for sample in self.samples)
+
+    @property
+    def load_core(self) -> float | None:
+        return _median(sample.load_core for sample in self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What one measure of ours has to reach, against every peer named that took part."""
+
+    measure: str
+    peers: tuple[str, ...]
+    factor: float
+    of: str = "value"  # or "cpu"
+    at_most: bool = False
+
+    def words(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.factor:g} x {'CPU of ' if self.of == 'cpu' else ''}"
+
+
+GOALS: Final = (
+    Goal(measure="new", peers=("Squid", "tinyproxy"), factor=1.3),
+    Goal(measure="kept", peers=("Squid",), factor=1.0),
+    Goal(measure="bulk-8", peers=("Squid",), factor=1.5),
+    Goal(measure="bulk-8", peers=("Squid",), factor=0.6, of="cpu", at_most=True),
+    Goal(measure="bulk-tls", peers=("Squid",), factor=0.95),
+    Goal(measure="wait-kept", peers=("Squid",), factor=1.1, at_most=True),
+    Goal(measure="wait-new", peers=("Squid",), factor=1.1, at_most=True),
+    Goal(measure="start", peers=("bwrap",), factor=1.15, at_most=True),
+)
+
+Table = dict[str, dict[str, Row]]  # measure key, subject name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    goal: Goal
+    ours: str
+    peer: str
+    ratio: float
+    reached: bool
+
+
+def judge(table: Table, ours: Iterable[str]) -> list[Reached]:
+    """Every goal for every pair of ours and a peer that both have the figure."""
+    found = []
+    for goal in GOALS:
+        rows = table.get(goal.measure, {})
+        for name in ours:
+            mine = _figure(rows.get(name), goal.of)
+            for peer in goal.peers:
+                theirs = _figure(rows.get(peer), goal.of)
+                if mine and theirs:
+                    ratio = mine / theirs
+                    reached = ratio <= goal.factor if goal.at_most else ratio >= goal.factor
+                    found.append(Reached(goal=goal, ours=name, peer=peer, ratio=ratio, reached=reached))
+    return found
+
+
+def _figure(row: Row | None, of: str) -> float | None:
+    figure: float | None = getattr(row, of) if row else None
+    return figure
+
+
+def as_document(table: Table, measures: Iterable[Measure], about: dict[str, Any]) -> dict[str, Any]:
+    """The run as one JSON document: every sample, so that anything else can be computed from it."""
+    titles = {measure.key: (measure.title, measure.unit.value) for measure in measures}
+    return {
+        "about": about,
+        "measures": {
+            key: {
+                "title": titles.get(key, (key, ""))[0],
+                "unit": titles.get(key, (key, ""))[1],
+                "subjects": {
+                    name: {
+                        "median": row.value,
+                        "cpu_microseconds": row.cpu,
+                        "proxy_core_busy": row.proxy_core,
+                        "load_core_busy": row.load_core,
+                        "rounds": [sample.value for sample in row.samples],
+                        "failure": row.failure or None,
+                    }
+                    for name, row in rows.items()
+                },
+            }
+            for key, rows in table.items()
+        },
+    }

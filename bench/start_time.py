@@ -1,0 +1,49 @@
+"""How long a sandbox takes to run `true`: bare, under bubblewrap with the usual mounts, and by `wicketgate run`.
+
+`wicketgate run` starts an interpreter, a runner and a sandbox for the one command.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.measures import Sample
+from bench.results import Row
+
+BWRAP: Final = (
+    *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
+    *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"),
+    *("--symlink", "usr/lib64", "/lib64", "--symlink", "usr/sbin", "/sbin"),
+    *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--"),
+)
+TRUE: Final = "/usr/bin/true"
+
+
+def commands(workspace: Path) -> dict[str, Sequence[str]]:
+    return {
+        "bare": [TRUE],
+        "bwrap": [*BWRAP, TRUE],
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "wicketgate run": [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace), "--", TRUE],
+    }
+
+
+def measure_starts(workspace: Path, times: int) -> dict[str, Row]:
+    """Rows in microseconds, interleaved: every command once a turn."""
+    rows = {name: Row() for name in commands(workspace)}
+    for _ in range(times):
+        for name, command in commands(workspace).items():
+            row = rows[name]
+            if row.failure:
+                continue
+            begin = time.perf_counter()
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            taken = time.perf_counter() - begin
+            if done.returncode == 0:
+                row.samples.append(Sample(value=taken * 1e6, cpu=None))
+            else:
+                row.failure = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+    return rows
