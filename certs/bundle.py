@@ -46,17 +46,18 @@ ANCHOR_PATHS = (
 def merge(system: bytes, authority: bytes, extra: Sequence[bytes]) -> tuple[bytes, ...]:
     """All certificates (DER) of the PEM texts, each once, in order. Raises `TrustBundleError`."""
     texts = ((system, "the system's trust bundle"), (authority, "the authority's certificates"))
-    named = [*texts, *((text, f"the extra certificates ({number})") for number, text in enumerate(extra, 1))]
+    named = [*texts[: 2 if authority else 1], *((text, f"the extra certificates ({number})") for number, text in enumerate(extra, 1))]
     return tuple(dict.fromkeys(certificate for text, source in named for certificate in parse_pem(text, source)))
 
 
 def kit_files(system: bytes, authority: bytes, extra: Sequence[bytes] = ()) -> Mapping[PurePosixPath, bytes]:
     """Path inside the sandbox → content. Equal contents are the same object.
 
-    `system` is PEM, `authority` the authority's trusted certificates, `extra` the texts of configured files.
+    `system` is PEM, `authority` the authority's trusted certificates (empty where nothing is inspected), `extra` the
+    texts of configured files.
     """
     certificates = merge(system, authority, extra)
-    added = format_pem(dict.fromkeys(c for text in (authority, *extra) for c in parse_pem(text, "added roots")))
+    added = format_pem(dict.fromkeys(c for text in (authority, *extra) if text for c in parse_pem(text, "added roots")))
     bundle, java = format_pem(certificates), java_trust_store(certificates)
     hashed = {PATHS.directory / name: format_pem([der]) for name, der in hashed_names(certificates)}
     return {

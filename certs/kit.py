@@ -45,7 +45,8 @@ def prepare_kit(
 ) -> Kit:
     """Make the kit for these roots in `directory` (created, 0700), or find it there.
 
-    `ca_pem`: the authority's trusted certificates (`trusted_pem`, or `CertificateAuthority.pem`). `extra`: the texts of
+    `ca_pem`: the authority's trusted certificates (`trusted_pem`, or `CertificateAuthority.pem`; empty where
+    nothing is inspected). `extra`: the texts of
     configured PEM files. `bundles`: where to look for the system's roots. Raises `TrustBundleError`.
     """
     system = system_bundle(bundles)

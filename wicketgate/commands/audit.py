@@ -35,7 +35,7 @@ def audit() -> None:
     """Ask the audit log: what was asked, what was refused, by which rule, in which tool call."""
 
 
-def _common(command: _Command) -> _Command:
+def _shared_options(command: _Command) -> _Command:
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
     where = "State directory (default: /var/lib/wicketgate for root, else the user's)."
     return click.option("--state-dir", type=click.Path(path_type=Path), help=where)(command)
@@ -104,7 +104,7 @@ def _print_json(value: object) -> None:
 
 
 @audit.command("tail")
-@_common
+@_shared_options
 @click.option("-n", "--lines", "count", type=click.IntRange(0, 100_000), default=20, help="How many past records.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new records until interrupted.")
 def tail_command(state_dir: Path | None, as_json: bool, count: int, follow: bool) -> None:
@@ -130,7 +130,7 @@ def _print_entries(entries: Iterable[Entry], *, as_json: bool) -> None:
 
 
 @audit.command("search")
-@_common
+@_shared_options
 @_filters
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, help="At most this many records.")
 @click.option("--page", default="", help="Go on after the mark that the page before ended with.")
@@ -147,7 +147,7 @@ def search_command(state_dir: Path | None, as_json: bool, limit: int, page: str,
 
 
 @audit.command("show")
-@_common
+@_shared_options
 @click.argument("record_id")
 def show_command(state_dir: Path | None, as_json: bool, record_id: str) -> None:
     """Show one record, its neighbours in the chain, and whether its links hold (exit code 1 if not)."""
@@ -162,7 +162,7 @@ def show_command(state_dir: Path | None, as_json: bool, record_id: str) -> None:
 
 
 @audit.command("summary")
-@_common
+@_shared_options
 @_filters
 def summary_command(state_dir: Path | None, as_json: bool, **values: str | None) -> None:
     """Count verdicts and bytes per session and host."""
@@ -175,7 +175,7 @@ def summary_command(state_dir: Path | None, as_json: bool, **values: str | None)
 
 
 @audit.command("verify")
-@_common
+@_shared_options
 @click.option("--key", "key_file", type=click.Path(path_type=Path), help="Trust this public key (PEM) only.")
 @click.option("--against", type=click.Path(path_type=Path), help="An earlier `verify --json`: its heads must be there.")
 @click.option("--strict", is_flag=True, help="Also fail where a signed checkpoint does not cover a finished log.")
@@ -203,7 +203,7 @@ def _uncovered(report: Report) -> list[str]:
 
 
 @audit.command("export")
-@_common
+@_shared_options
 @_filters
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="jsonl", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a new file instead of standard output.")

@@ -1,0 +1,158 @@
+"""The begin of a captured connection: what the sandbox wanted, which protocol it speaks, which plane serves it."""
+
+import socket
+from ipaddress import IPv4Address, ip_address
+from typing import assert_never
+
+from broker.audit.records import Plane
+from broker.gateway.http import HttpConnection
+from broker.gateway.names import StreamNames
+from broker.gateway.reactor import IN
+from broker.gateway.records import About
+from broker.gateway.relay import reset
+from broker.gateway.session import Session, format_wanted
+from broker.gateway.streams import PlainStream, Stream
+from broker.gateway.tls import TlsConnection
+from broker.policy.authority import Authority
+from broker.policy.decide import Allowed, Denied, Facts, Scheme, Stage, Verdict
+from broker.policy.reasons import Reason, Refusal
+from broker.wire.sniff import Protocol, sniff
+
+DNS_PORT, PROXY_PORT = 53, 3128
+GATES = frozenset({"198.19.255.1", "fd77:6963:6b65:7400::1"})  # the bridge's own addresses: netns.bridge
+FIRST_BYTES = 16 * 1024
+# A client of an authority that no rule allows has nothing to wait for, unless it speaks first and can be told why.
+HOPELESS_SECONDS = 0.5
+
+
+def capture(session: Session, sock: socket.socket, wanted: tuple[str, int]) -> None:
+    """Serve one accepted connection."""
+    host, port = wanted
+    if port == DNS_PORT:
+        session.remember(StreamNames(session.reactor, session, sock))
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if port == PROXY_PORT and host in GATES:
+        session.reactor.add(sock.fileno(), lambda _events: None)
+        proxy = HttpConnection(
+            session, PlainStream(sock), asked=None, wanted=format_wanted(host, port), take_over=_take_over
+        )
+        proxy.start(b"")
+        return
+    Captured(session, sock, _asked(session, host, port), format_wanted(host, port)).start()
+
+
+def _take_over(session: Session, client: Stream, authority: Authority, wanted: str, early: bytes) -> None:
+    """What follows an accepted CONNECT is judged as if it had been captured on the way to that authority."""
+    Captured(session, client.sock, authority, wanted).take_over(early)
+
+
+def _asked(session: Session, host: str, port: int) -> Authority:
+    address = ip_address(host)
+    name = session.zone.name_of(address) if isinstance(address, IPv4Address) else None
+    return Authority(name if name is not None else address, port)
+
+
+class Captured:
+    """A connection whose protocol is not known yet. `asked`: the name that the address was given to, or the address."""
+
+    __slots__ = ("_asked", "_first", "_session", "_sock", "_wanted", "deadline")
+
+    def __init__(self, session: Session, sock: socket.socket, asked: Authority, wanted: str) -> None:
+        self._session = session
+        self._sock = sock
+        self._asked = asked
+        self._wanted = wanted
+        self._first = b""
+        self.deadline = 0.0
+
+    def start(self) -> None:
+        """Begin with a new socket that the reactor does not know yet."""
+        self._session.reactor.add(self._sock.fileno(), self.on_event)
+        self._begin(b"")
+
+    def take_over(self, first: bytes) -> None:
+        """Begin with a socket that the reactor watches and from which `first` was read already."""
+        self._session.reactor.replace(self._sock.fileno(), self.on_event)
+        self._begin(first)
+
+    def _begin(self, first: bytes) -> None:
+        self._first = first
+        self._session.remember(self)
+        reactor = self._session.reactor
+        hopeful = isinstance(self._decide("https"), Allowed) or isinstance(self._decide("http"), Allowed)
+        self.deadline = reactor.now + (self._session.limits.silent_seconds if hopeful else HOPELESS_SECONDS)
+        reactor.watch(self)
+        self.on_event(IN)
+
+    def on_event(self, _events: int) -> None:
+        """Read until the protocol is clear."""
+        try:
+            while (protocol := sniff(self._first)) is None:
+                data = self._sock.recv(FIRST_BYTES)
+                if not data:
+                    self._gone("closed before it said anything")
+                    return
+                self._first += data
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._gone(error.strerror or "reset")
+            return
+        self._serve(protocol)
+
+    def on_deadline(self, _events: int) -> None:
+        """The client is silent. Where servers speak first that is its right, but nobody answers here."""
+        self._refuse(Refusal(Reason.CLIENT_SILENT, "nothing that tells the protocol was sent"))
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """End it with a reset and a record."""
+        self._refuse(Refusal(reason, detail))
+
+    def _decide(self, scheme: Scheme) -> Verdict:
+        return self._session.decide(Facts(stage=Stage.CONNECTION, scheme=scheme, authority=self._asked))
+
+    def _serve(self, protocol: Protocol) -> None:
+        match protocol:
+            case Protocol.TLS:
+                self._leave()
+                TlsConnection(self._session, self._sock, self._asked, self._wanted).start(self._first)
+            case Protocol.HTTP1:
+                self._leave()
+                stream = PlainStream(self._sock)
+                HttpConnection(self._session, stream, asked=self._asked, wanted=self._wanted).start(self._first)
+            case Protocol.H2_PREFACE:
+                self._refuse(Refusal(Reason.UPGRADE_REFUSED, "HTTP/2 without TLS is not served"))
+            case Protocol.UNKNOWN:
+                self._refuse(Refusal(Reason.UNKNOWN_PROTOCOL, "neither TLS nor HTTP/1"))
+            case never:
+                assert_never(never)
+
+    def _leave(self) -> None:
+        self._session.reactor.unwatch(self)
+        self._session.forget(self)
+
+    def _about(self) -> About:
+        return About(Plane.TCP, self._wanted, scheme="tcp", authority=str(self._asked))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._leave()
+        verdict = self._decide("tcp")
+        # What the policy says about the destination tells more than what the client did not say.
+        if isinstance(verdict, Denied) and verdict.reason is not Reason.UNKNOWN_PROTOCOL:
+            self._session.recorder.decide(self._about(), verdict)
+        else:
+            self._session.recorder.refuse(self._about(), refusal)
+        self._session.reactor.remove(self._sock.fileno())
+        reset(self._sock)
+
+    def _gone(self, detail: str) -> None:
+        """The client left without a word: the attempt is on record all the same."""
+        verdict = self._decide("tcp")
+        if isinstance(verdict, Allowed) or verdict.reason is Reason.UNKNOWN_PROTOCOL:
+            self._leave()
+            self._session.recorder.close(self._about(), Reason.CLIENT_CLOSED, detail, bytes_up=0, bytes_down=0)
+            self._session.reactor.remove(self._sock.fileno())
+            reset(self._sock)
+        else:
+            self._refuse(Refusal(Reason.CLIENT_CLOSED, detail))

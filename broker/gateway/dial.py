@@ -1,0 +1,193 @@
+"""Dial an allowed authority: resolve, classify all answers, pin, connect to exactly the pinned address, check the peer.
+
+Answers are tried in the resolver's order within one deadline; each of them was classified before any is dialled.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_address
+
+from broker.gateway.links import Links
+from broker.gateway.reactor import HANGUP, OUT, Reactor
+from broker.gateway.resolve import Resolver
+from broker.policy.addresses import Address, Network, judge_answers
+from broker.policy.authority import Authority
+from broker.policy.limits import Limits
+from broker.policy.names import HostName
+from broker.policy.reasons import Reason, Refusal
+
+_REASONS = {
+    errno.ECONNREFUSED: Reason.CONNECT_REFUSED,
+    errno.ETIMEDOUT: Reason.CONNECT_TIMEOUT,
+    errno.ENETUNREACH: Reason.UNREACHABLE,
+    errno.EHOSTUNREACH: Reason.UNREACHABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialled:
+    """A connected, non-blocking socket that the reactor already watches, and the address it is connected to."""
+
+    sock: socket.socket
+    address: Address
+    port: int
+
+    def __str__(self) -> str:
+        host = str(self.address)
+        return f"{host}:{self.port}" if self.address.version == 4 else f"[{host}]:{self.port}"
+
+
+type Done = Callable[[Dialled | Refusal], None]
+
+
+class Dialler:
+    """Dials for all sessions of a broker."""
+
+    def __init__(self, reactor: Reactor, resolver: Resolver, links: Callable[[], Links], limits: Limits) -> None:
+        self.reactor = reactor
+        self._resolver = resolver
+        self._links = links
+        self._limits = limits
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def dial(self, authority: Authority, opened: tuple[Network, ...], done: Done) -> "Dialling":
+        """Start dialling; `done` is called once, in a turn of the reactor. `cancel` the result to stop."""
+        dialling = Dialling(self.reactor, authority.port, self._limits.connect_seconds, done)
+        known = self._resolver.known(authority)
+        if known is not None:
+            self._judge_and_start(dialling, known, opened)
+        else:
+            assert isinstance(authority.host, str)
+            task = self.reactor.loop.create_task(self._look_up(dialling, authority.host, opened))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return dialling
+
+    async def _look_up(self, dialling: "Dialling", name: HostName, opened: tuple[Network, ...]) -> None:
+        try:
+            answers = await self._resolver.look_up(name)
+        except Refusal as refusal:
+            failure = refusal
+            self.reactor.run(lambda: dialling.finish(failure))
+            return
+        except Exception as error:  # noqa: BLE001  our own fault: a failure on record, never a connection that hangs
+            failure = Refusal(Reason.INTERNAL, f"the look-up broke: {type(error).__name__}")
+            self.reactor.run(lambda: dialling.finish(failure))
+            return
+        self.reactor.run(lambda: self._judge_and_start(dialling, answers, opened))
+
+    def _judge_and_start(
+        self, dialling: "Dialling", answers: tuple[Address, ...], opened: tuple[Network, ...]
+    ) -> None:
+        links = self._links()
+        try:
+            judged = judge_answers(answers, opened=opened, own=links.own, on_link=links.on_link)
+        except Refusal as refusal:
+            dialling.finish(refusal)
+            return
+        dialling.start(judged)
+
+
+class Dialling:
+    """One attempt, over the judged addresses in turn."""
+
+    __slots__ = ("_addresses", "_deadline", "_done", "_port", "_reactor", "_seconds", "_sock", "_timer")
+
+    def __init__(self, reactor: Reactor, port: int, seconds: float, done: Done) -> None:
+        self._reactor = reactor
+        self._port = port
+        self._seconds = seconds
+        self._done: Done | None = done
+        self._addresses: list[Address] = []
+        self._sock: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether the outcome is still to come."""
+        return self._done is not None
+
+    def start(self, addresses: tuple[Address, ...]) -> None:
+        """Connect to the first that answers, within the deadline for all of them together."""
+        if self._done is None:
+            return
+        self._addresses = list(reversed(addresses))
+        self._timer = self._reactor.later(self._seconds, self._expire)
+        self._next(None)
+
+    def finish(self, outcome: Dialled | Refusal) -> None:
+        """Report once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+    def cancel(self) -> None:
+        """Stop without a report."""
+        self._done = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop()
+
+    def _expire(self) -> None:
+        self._drop()
+        self.finish(Refusal(Reason.CONNECT_TIMEOUT, f"not connected within {self._seconds:g} s"))
+
+    def _next(self, failure: Refusal | None) -> None:
+        self._drop()
+        if not self._addresses:
+            self.finish(failure or Refusal(Reason.UNREACHABLE, "no address to dial"))
+            return
+        address = self._addresses.pop()
+        family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+        try:
+            self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = self._sock.connect_ex((str(address), self._port))
+        except OSError as error:
+            self._next(_failure(error.errno, address))
+            return
+        if code not in (0, errno.EINPROGRESS):
+            self._next(_failure(code, address))
+            return
+        self._reactor.add(self._sock.fileno(), lambda events: self._connected(events, address))
+
+    def _connected(self, events: int, address: Address) -> None:
+        if self._sock is None or not events & (OUT | HANGUP):
+            return
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._next(_failure(code, address))
+            return
+        sock, self._sock = self._sock, None
+        try:
+            peer = sock.getpeername()
+        except OSError as error:
+            self._reactor.remove(sock.fileno())
+            sock.close()
+            self._next(_failure(error.errno, address))
+            return
+        if peer[1] != self._port or (peer[0] != str(address) and ip_address(peer[0].partition("%")[0]) != address):
+            # Something on this host redirected the connection: it is not the one that was judged.
+            self._reactor.remove(sock.fileno())
+            sock.close()
+            self.finish(Refusal(Reason.ADDRESS_REFUSED, f"connected to {peer[0]}, not to {address}"))
+            return
+        self.finish(Dialled(sock, address, self._port))
+
+    def _drop(self) -> None:
+        if self._sock is not None:
+            self._reactor.remove(self._sock.fileno())
+            with contextlib.suppress(OSError):
+                self._sock.close()
+            self._sock = None
+
+
+def _failure(code: int | None, address: Address) -> Refusal:
+    reason = _REASONS.get(code or 0, Reason.UNREACHABLE)
+    return Refusal(reason, f"{address}: {errno.errorcode.get(code or 0, 'unknown error')}")

@@ -1,0 +1,463 @@
+"""The HTTP/1.1 plane: every request of a connection judged, what was judged is what is sent.
+
+The protocol itself is `broker.wire.http1.Exchange`, which reads no socket. This module moves octets between it and two
+streams, asks for verdicts, dials, records and keeps the deadlines. It serves plain HTTP, and the same inside TLS.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from broker.audit.records import Plane
+from broker.gateway.dial import Dialled, Dialling
+from broker.gateway.lingering import Lingering
+from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT
+from broker.gateway.records import About
+from broker.gateway.relay import Tunnel
+from broker.gateway.requests import Question, question
+from broker.gateway.session import Session
+from broker.gateway.streams import Outlet, Piece, PlainStream, Stream
+from broker.gateway.upstreams import Upstream
+from broker.policy.authority import Authority
+from broker.policy.decide import Allowed, Denied
+from broker.policy.reasons import Family, Reason, Refusal
+from broker.wire.http1 import events as on
+from broker.wire.http1.exchange import At, Exchange
+from broker.wire.http1.heads import RequestHead
+from broker.wire.http1.rewrite import Scheme
+from broker.wire.problem import http_response
+
+CONTINUE_SECONDS = 1.0
+CHECK_SECONDS = 0.25
+BYTES_A_TURN = 1 << 20
+
+type TakeOver = Callable[[Session, Stream, Authority, str, bytes], None]
+
+
+class HttpConnection:
+    """One client connection. `asked` is the authority that it was opened for; None for the explicit proxy.
+
+    `take_over` serves what follows an accepted CONNECT; it is needed only with the explicit proxy.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        session: Session,
+        client: Stream,
+        *,
+        asked: Authority | None,
+        wanted: str,
+        scheme: Scheme = "http",
+        take_over: TakeOver | None = None,
+    ) -> None:
+        self._session = session
+        self._reactor = session.reactor
+        self._client = client
+        self._outlet = Outlet(client)
+        self._asked = asked
+        self._wanted = wanted
+        self._scheme: Scheme = scheme
+        self._take_over = take_over
+        self._exchange = Exchange(session.http_limits, allow_connect=asked is None)
+        self._todo: deque[on.Event] = deque()
+        self._busy = False
+        self._open = True
+        self._closing: on.CloseClient | None = None
+        self._upstream: Upstream | None = None
+        self._dialling: Dialling | None = None
+        self._tunnel: Tunnel | None = None
+        self._question: Question | None = None
+        self._allowed: Allowed | None = None
+        self._head_method = ""
+        self._about = self._new_about()
+        self._up_before = self._down_before = 0
+        self._last = self._since = self._reactor.now
+        self.deadline = self._reactor.now + CHECK_SECONDS
+
+    def start(self, first: bytes) -> None:
+        """Take over a watched socket from which `first` was read already."""
+        self._session.remember(self)
+        self._reactor.watch(self)
+        self._reactor.replace(self._client.sock.fileno(), self.on_client)
+        if first:
+            self._carry_out(self._exchange.client_data(first))
+        self._read_client()
+
+    # events of the two sockets
+
+    def on_client(self, events: int) -> None:
+        """The client's socket is readable, writable or broken."""
+        if events & BROKEN:
+            self._client_broken("the client's connection broke")
+            return
+        if events & OUT and self._outlet.blocked:
+            self._flush_client()
+        if events & (IN | HANGUP):
+            self._read_client()
+
+    def on_upstream(self, events: int) -> None:
+        """The upstream's socket is readable, writable or broken."""
+        upstream = self._upstream
+        if upstream is None:
+            return
+        if events & OUT and upstream.outlet.blocked:
+            try:
+                upstream.outlet.flush()
+            except OSError:
+                self._read_upstream()  # it may have answered before it closed
+                return
+            self._last = self._reactor.now
+            self._read_client()
+        if events & (IN | HANGUP):
+            self._read_upstream()
+
+    def on_deadline(self, _events: int) -> None:
+        """Look at whatever is awaited."""
+        now = self._reactor.now
+        self.deadline = now + CHECK_SECONDS
+        exchange, limits = self._exchange, self._session.limits
+        if self._outlet.blocked or self._closing is not None:
+            if now - self._last >= limits.stalled_write_seconds:
+                self._end(Reason.IDLE_TIMEOUT, "the client does not take its response")
+            return
+        match exchange.at:
+            case At.HEAD if exchange.idle and self._since != self._last:
+                if now - self._last >= limits.idle_seconds:
+                    self._end(Reason.IDLE_TIMEOUT, "no further request", clean=True)
+            case At.HEAD:
+                if now - self._since >= limits.head_seconds:
+                    self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the request head did not arrive in time"))
+            case At.BODY | At.SENT:
+                self._check_exchange(now)
+            case At.JUDGED | At.OVER:
+                pass
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """End it with resets and a record."""
+        if self._tunnel is not None:
+            self._tunnel.end(reason, detail)
+        else:
+            self._end(reason, detail)
+
+    def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
+        """A WebSocket is over."""
+        self._session.forget(self)
+        moved = {"bytes_up": tunnel.bytes_up, "bytes_down": tunnel.bytes_down}
+        self._session.recorder.close(self._about, reason, detail, status=101, **moved)
+
+    # moving octets
+
+    def _read_client(self) -> None:
+        budget = BYTES_A_TURN
+        while self._open and self._closing is None and self._exchange.wants_client and not self._is_blocked():
+            try:
+                count = self._client.receive(self._reactor.view)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._client_broken(error.strerror or "reset")
+                return
+            self._last = self._reactor.now
+            if self._exchange.idle:
+                self._since = self._last
+            data = self._reactor.view[:count]
+            self._carry_out(self._exchange.client_data(data) if count else self._exchange.client_end())
+            budget -= count
+            if budget <= 0:
+                self._reactor.again(self._client.sock.fileno(), IN)
+                return
+
+    def _read_upstream(self) -> None:
+        budget = BYTES_A_TURN
+        while self._open and self._upstream is not None and not self._outlet.blocked and self._is_relaying():
+            upstream = self._upstream
+            try:
+                count = upstream.stream.receive(self._reactor.view)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                refusal = Refusal(Reason.UPSTREAM_CLOSED, error.strerror or "reset")
+                self._carry_out(self._exchange.upstream_failed(refusal))
+                return
+            self._last = self._reactor.now
+            data = self._reactor.view[:count]
+            self._carry_out(self._exchange.upstream_data(data) if count else self._exchange.upstream_end())
+            budget -= count
+            if budget <= 0 and self._upstream is upstream:
+                self._reactor.again(upstream.stream.sock.fileno(), IN)
+                return
+
+    def _is_blocked(self) -> bool:
+        return self._outlet.blocked or (self._upstream is not None and self._upstream.outlet.blocked)
+
+    def _is_relaying(self) -> bool:
+        return self._exchange.at is At.BODY or self._exchange.at is At.SENT
+
+    def _flush_client(self) -> None:
+        try:
+            self._outlet.flush()
+        except OSError as error:
+            self._client_broken(error.strerror or "reset")
+            return
+        self._last = self._reactor.now
+        if self._outlet.blocked:
+            return
+        if self._closing is not None:
+            self._finish_closing()
+            return
+        self._read_upstream()
+        self._read_client()
+
+    # what the exchange asks for
+
+    def _carry_out(self, events: list[on.Event]) -> None:
+        self._todo.extend(events)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._todo and self._open:
+                self._do(self._todo.popleft())
+        finally:
+            self._busy = False
+
+    def _do(self, event: on.Event) -> None:  # noqa: C901  one arm an event
+        match event:
+            case on.Judge(head):
+                self._judge(head)
+            case on.SendClient(pieces):
+                try:
+                    self._outlet.put(pieces)
+                except OSError as error:
+                    self._client_broken(error.strerror or "reset")
+            case on.SendUpstream(pieces):
+                self._send_upstream(pieces)
+            case on.RequestSent():
+                self._last = self._reactor.now
+            case on.ResponseEnded(status, reusable):
+                self._response_ended(status, reusable=reusable)
+            case on.ClientRefused(refusal):
+                self._refuse(refusal)
+            case on.UpstreamFailed(refusal, repeatable):
+                self._upstream_failed(refusal, repeatable=repeatable)
+            case on.CloseClient():
+                self._closing = event
+                if not self._outlet.blocked:
+                    self._finish_closing()
+            case on.AbortClient(reason, detail):
+                self._end(reason, detail)
+            case on.AbortUpstream():
+                self._drop_upstream()
+            case on.Switched(early, late):
+                self._switch(early, late)
+            case never:
+                assert_never(never)
+
+    def _send_upstream(self, pieces: Sequence[Piece]) -> None:
+        if self._upstream is None:
+            return
+        try:
+            self._upstream.outlet.put(pieces)
+        except OSError:
+            # It may have answered before it closed: what it said counts, else the end of it is found there.
+            self._read_upstream()
+
+    def _judge(self, head: RequestHead) -> None:
+        self._about = self._new_about()
+        self._about.started = self._reactor.now
+        self._about.method = self._head_method = head.method
+        self._about.path = head.target.decode("ascii", "replace")
+        self._up_before, self._down_before = 0, self._outlet.sent
+        try:
+            asked = question(head, self._scheme, self._asked)
+        except Refusal as refusal:
+            self._about.authority = head.host.decode("ascii", "replace")
+            self._deny(Denied(refusal.reason, None, refusal.detail))
+            return
+        self._question = asked
+        self._about.authority = str(asked.facts.authority)
+        self._about.plane = Plane.CONNECT if asked.connect else self._about.plane
+        verdict = self._session.settle(self._about, self._session.decide(asked.facts))
+        if isinstance(verdict, Denied):
+            self._send_denial(verdict.reason, verdict.detail, verdict.rule.name if verdict.rule else None)
+        elif asked.connect:
+            self._carry_out(self._exchange.tunnel())
+        else:
+            self._allowed = verdict
+            self._reach(asked, verdict, fresh=False)
+
+    def _reach(self, asked: Question, allowed: Allowed, *, fresh: bool) -> None:
+        authority = asked.facts.authority
+        pooled = None if fresh else self._session.upstreams.take(self._scheme, authority)
+        if pooled is not None:
+            self._use(pooled)
+            return
+        dialling = self._session.dialler.dial(authority, allowed.addresses, self._dialled)
+        self._dialling = dialling if dialling.pending else None
+
+    def _dialled(self, outcome: Dialled | Refusal) -> None:
+        self._dialling = None
+        if isinstance(outcome, Refusal):
+            self._upstream_failed(outcome, repeatable=False)
+        else:
+            self._use(Upstream(PlainStream(outcome.sock), outcome))
+
+    def _use(self, upstream: Upstream) -> None:
+        asked = self._question
+        assert asked is not None
+        self._upstream = upstream
+        self._about.dialled = upstream.address
+        self._up_before = upstream.outlet.sent
+        self._reactor.replace(upstream.stream.sock.fileno(), self.on_upstream)
+        self._since = self._last = self._reactor.now
+        self._carry_out(
+            self._exchange.allow(
+                scheme=self._scheme,
+                authority=asked.facts.authority,
+                path=asked.target,
+                websocket=asked.facts.websocket,
+            )
+        )
+        self._read_client()
+        self._read_upstream()
+
+    def _upstream_failed(self, refusal: Refusal, *, repeatable: bool) -> None:
+        was_used = self._upstream is not None and self._upstream.used
+        self._drop_upstream()
+        if repeatable and was_used and self._question is not None and self._allowed is not None:
+            # A kept connection that was closed just now says nothing about the request (RFC 9112 §9.3.1).
+            self._reach(self._question, self._allowed, fresh=True)
+            return
+        self._session.recorder.refuse(self._about, refusal)
+        self._send_denial(refusal.reason, refusal.detail, self._about.rule or None)
+
+    def _response_ended(self, status: int, *, reusable: bool) -> None:
+        self._record_close(Reason.FINISHED, "", status)
+        upstream, self._upstream = self._upstream, None
+        asked, self._question = self._question, None
+        if upstream is not None and asked is not None:
+            if reusable and not upstream.outlet.blocked:
+                self._session.upstreams.give(self._scheme, asked.facts.authority, upstream)
+            else:
+                self._reactor.remove(upstream.stream.sock.fileno())
+                upstream.stream.close()
+        self._last = self._reactor.now
+        self._since = self._last - 1.0  # between requests: see `on_deadline`
+
+    def _switch(self, early: bytes, late: bytes) -> None:
+        asked, upstream = self._question, self._upstream
+        assert asked is not None
+        self._open = False
+        self._reactor.unwatch(self)
+        if asked.connect:
+            assert self._take_over is not None
+            self._session.forget(self)
+            self._take_over(self._session, self._client, asked.facts.authority, self._wanted, early)
+            return
+        assert upstream is not None
+        self._tunnel = Tunnel(
+            self._reactor,
+            self._client.joinable,
+            upstream.stream.joinable,
+            limits=self._session.limits,
+            watcher=self,
+            early=early,
+            late=late,
+        )
+        self._tunnel.start()
+
+    # refusals and ends
+
+    def _deny(self, denied: Denied) -> None:
+        settled = self._session.settle(self._about, denied)
+        assert isinstance(settled, Denied)
+        self._send_denial(settled.reason, settled.detail, settled.rule.name if settled.rule else None)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer octets that are no acceptable request."""
+        if refusal.reason.family is Family.END:
+            self._end(refusal.reason, refusal.detail)
+            return
+        if not self._about.record:
+            self._about.authority = self._about.authority or (str(self._asked) if self._asked else "")
+            self._session.settle(self._about, Denied(refusal.reason, None, refusal.detail))
+        else:
+            self._session.recorder.refuse(self._about, refusal)
+        self._session.flush()
+        self._drop_upstream()
+        response = self._problem(refusal.reason, refusal.detail, self._about.rule or None)
+        self._carry_out([on.SendClient((response,)), on.CloseClient(linger=True)])
+
+    def _send_denial(self, reason: Reason, detail: str, rule: str | None) -> None:
+        self._session.flush()
+        self._carry_out(self._exchange.deny(self._problem(reason, detail, rule)))
+
+    def _problem(self, reason: Reason, detail: str, rule: str | None) -> bytes:
+        return http_response(
+            reason,
+            detail=detail,
+            rule=rule,
+            reachable=self._session.reachable,
+            record=self._about.record or None,
+            head=self._head_method == "HEAD",
+        )
+
+    def _finish_closing(self) -> None:
+        closing = self._closing
+        assert closing is not None
+        self._leave()
+        if closing.linger:
+            Lingering(self._reactor, self._client)
+        else:
+            self._reactor.remove(self._client.sock.fileno())
+            self._client.close()
+
+    def _client_broken(self, detail: str) -> None:
+        self._end(Reason.CLIENT_CLOSED, detail)
+
+    def _end(self, reason: Reason, detail: str, *, clean: bool = False) -> None:
+        """Close both sides; unless `clean`, with resets."""
+        if not self._open:
+            return
+        if self._question is not None and self._about.record:
+            self._record_close(reason, detail, 0)
+        self._leave()
+        self._reactor.remove(self._client.sock.fileno())
+        if clean:
+            self._client.close()
+        else:
+            self._client.reset()
+
+    def _leave(self) -> None:
+        self._open = False
+        self._todo.clear()
+        self._reactor.unwatch(self)
+        self._session.forget(self)
+        if self._dialling is not None:
+            self._dialling.cancel()
+        self._drop_upstream()
+
+    def _drop_upstream(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            self._reactor.remove(upstream.stream.sock.fileno())
+            upstream.stream.reset()
+
+    def _check_exchange(self, now: float) -> None:
+        exchange, limits = self._exchange, self._session.limits
+        if exchange.awaits_continue and now - self._since >= CONTINUE_SECONDS:
+            self._carry_out(exchange.go_on())
+        if not exchange.answering and exchange.at is At.SENT and now - self._last >= limits.upstream_head_seconds:
+            refusal = Refusal(Reason.UPSTREAM_TIMEOUT, f"no response within {limits.upstream_head_seconds:g} s")
+            self._carry_out(exchange.upstream_failed(refusal))
+        elif now - self._last >= max(limits.idle_seconds, 0 if exchange.answering else limits.upstream_head_seconds):
+            self._end(Reason.IDLE_TIMEOUT, f"nothing moved for {limits.idle_seconds:g} s")
+
+    def _record_close(self, reason: Reason, detail: str, status: int) -> None:
+        up = self._upstream.outlet.sent - self._up_before if self._upstream is not None else 0
+        down = self._outlet.sent - self._down_before
+        self._session.recorder.close(self._about, reason, detail, bytes_up=up, bytes_down=down, status=status)
+
+    def _new_about(self) -> About:
+        plane = Plane.HTTP if self._scheme == "http" else Plane.INSPECT
+        return About(plane, self._wanted, scheme=self._scheme)

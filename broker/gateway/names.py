@@ -1,0 +1,124 @@
+"""The name server's sockets: queries in, synthetic answers out, from the address that was asked. Forwards nothing."""
+
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from broker.gateway.reactor import LISTENER, Reactor
+from broker.policy.reasons import Reason
+from broker.wire.synthetic import respond
+
+if TYPE_CHECKING:
+    from broker.gateway.session import Session
+
+IP_PKTINFO = 8
+MAX_QUERY = 4096
+ANSWERS_A_TURN = 256
+TCP_QUERIES = 64  # a resolver asks a few over one connection; more is a tunnel
+
+type Control = list[tuple[int, int, bytes]]
+
+
+def reply_control(family: int, control: Control) -> Control:
+    """Turn the packet information of a query into that of its answer: from the address that was asked (ip(7), ipv6(7))."""
+    for level, kind, data in control:
+        if family == socket.AF_INET and (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
+            # struct in_pktinfo: interface index, local address, destination address of the header.
+            return [(socket.IPPROTO_IP, IP_PKTINFO, struct.pack("=I", 0) + data[8:12] + bytes(4))]
+        if family == socket.AF_INET6 and (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
+            return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, data[:16] + bytes(4))]
+    return []
+
+
+class DatagramNames:
+    """One UDP socket of a session's name server."""
+
+    __slots__ = ("_reactor", "_session", "sock")
+
+    def __init__(self, reactor: Reactor, session: "Session", sock: socket.socket) -> None:
+        self._reactor = reactor
+        self._session = session
+        self.sock = sock
+        reactor.add(sock.fileno(), self.on_event, LISTENER)
+
+    def on_event(self, _events: int) -> None:
+        """Answer what is there, up to a bound a turn."""
+        for _ in range(ANSWERS_A_TURN):
+            try:
+                packet, control, _flags, client = self.sock.recvmsg(MAX_QUERY, 256)
+                answer = respond(packet, self._session.zone, reserved=self._session.is_reserved)
+                self._session.queries += 1
+                if answer is not None:
+                    self.sock.sendmsg([answer], reply_control(self.sock.family, control), 0, client)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # an ICMP error for an answer that nobody waits for any more
+        self._reactor.again(self.sock.fileno(), LISTENER)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._reactor.remove(self.sock.fileno())
+        self.sock.close()
+
+
+class StreamNames:
+    """DNS over TCP on port 53 of any address: the same answers, a bounded number a connection (RFC 7766)."""
+
+    __slots__ = ("_answers", "_asked", "_buffer", "_reactor", "_session", "deadline", "sock")
+
+    def __init__(self, reactor: Reactor, session: "Session", sock: socket.socket) -> None:
+        self._reactor = reactor
+        self._session = session
+        self.sock = sock
+        self._buffer = b""
+        self._answers = b""
+        self._asked = 0
+        self.deadline = reactor.now + session.limits.silent_seconds
+        reactor.watch(self)
+        reactor.add(sock.fileno(), self.on_event)
+        self.on_event(0)
+
+    def on_event(self, _events: int) -> None:
+        """Read, answer, write."""
+        try:
+            while self._flush():
+                data = self.sock.recv(MAX_QUERY)
+                if not data:
+                    self.abort(Reason.CLIENT_CLOSED)
+                    return
+                self._buffer += data
+                self._answer()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.abort(Reason.CLIENT_CLOSED)
+
+    def on_deadline(self, _events: int) -> None:
+        """A resolver that wants more asks over a new connection."""
+        self.abort(Reason.CLIENT_SILENT)
+
+    def abort(self, _reason: Reason, _detail: str = "") -> None:
+        """Close."""
+        self._reactor.unwatch(self)
+        self._session.forget(self)
+        self._reactor.remove(self.sock.fileno())
+        self.sock.close()
+
+    def _answer(self) -> None:
+        while len(self._buffer) >= 2:
+            length = int.from_bytes(self._buffer[:2], "big")
+            if len(self._buffer) < 2 + length:
+                return
+            query, self._buffer = self._buffer[2 : 2 + length], self._buffer[2 + length :]
+            self._asked += 1
+            self._session.queries += 1
+            answer = respond(query, self._session.zone, reserved=self._session.is_reserved)
+            if answer is None or self._asked > TCP_QUERIES or length > MAX_QUERY:
+                raise ConnectionAbortedError
+            self._answers += struct.pack(">H", len(answer)) + answer
+
+    def _flush(self) -> bool:
+        while self._answers:
+            self._answers = self._answers[self.sock.send(self._answers) :]
+        return True

@@ -1,0 +1,129 @@
+"""One edge-triggered epoll, itself one reader of the asyncio loop (epoll(7), "nested" epoll descriptors).
+
+Handlers are called with an event mask and must read or write until the kernel says EAGAIN, or ask to be called again.
+A turn ends with the log's flush: whatever was decided in it is on record before its result can matter.
+"""
+
+import asyncio
+import contextlib
+import select
+from collections.abc import Callable
+from typing import Protocol
+
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+BROKEN = select.EPOLLHUP | select.EPOLLERR  # both ways are gone
+HANGUP = select.EPOLLRDHUP | BROKEN  # the peer will send nothing more
+STREAM = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+LISTENER = select.EPOLLIN | select.EPOLLET
+EVENTS_A_TURN = 512
+BUFFER_BYTES = 256 * 1024
+
+TICK = 0.1  # seconds between looks at the deadlines: none of them is finer
+
+type Handler = Callable[[int], None]
+
+
+class Timed(Protocol):
+    """Something with an absolute deadline on the reactor's clock, which may move at any time."""
+
+    deadline: float
+
+    def on_deadline(self, events: int) -> None:
+        """The deadline has passed: end, or set a later one. `events` is 0."""
+
+
+class Reactor:
+    """Registers descriptors and calls their handlers. `buffer` is the one read buffer that all handlers share."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, end_turn: Callable[[], None], failed: Callable[[Handler, Exception], None]
+    ) -> None:
+        self.loop = loop
+        self.now = loop.time()
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.buffer)
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Handler] = {}
+        self._again: list[tuple[int, Handler]] = []
+        self._timed: set[Timed] = set()
+        self._ticking = False
+        self._end_turn = end_turn
+        self._failed = failed
+        loop.add_reader(self._epoll.fileno(), self._turn)
+
+    def add(self, fd: int, handler: Handler, events: int = STREAM) -> None:
+        """Watch a descriptor."""
+        self._handlers[fd] = handler
+        self._epoll.register(fd, events)
+
+    def replace(self, fd: int, handler: Handler) -> None:
+        """Give a watched descriptor another handler. The new one is not told of earlier events: let it try at once."""
+        self._handlers[fd] = handler
+
+    def remove(self, fd: int) -> None:
+        """Stop watching; do it before the descriptor is closed. Unknown descriptors are ignored."""
+        if self._handlers.pop(fd, None) is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(fd)
+
+    def again(self, fd: int, events: int) -> None:
+        """Call the handler of `fd` again in the next turn: it stopped before EAGAIN, to let others have their turn."""
+        handler = self._handlers.get(fd)
+        if handler is not None:
+            if not self._again:
+                self.loop.call_soon(self._turn)
+            self._again.append((events, handler))
+
+    def watch(self, timed: Timed) -> None:
+        """Look at the deadline of `timed` until `unwatch`. Moving a deadline costs an assignment and nothing else."""
+        self._timed.add(timed)
+        if not self._ticking:
+            self._ticking = True
+            self.loop.call_later(TICK, self._tick)
+
+    def unwatch(self, timed: Timed) -> None:
+        """Forget it. Unknown ones are ignored."""
+        self._timed.discard(timed)
+
+    def later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back once, as a turn of its own (so the log is flushed after it)."""
+        return self.loop.call_later(seconds, self.run, callback)
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Run something that is not a descriptor's event as a turn: guarded, and with the flush at its end."""
+        self.now = self.loop.time()
+        self._call(lambda _: callback(), 0)
+        self._end_turn()
+
+    def close(self) -> None:
+        """Stop. Descriptors that are still watched stay open: their owners close them."""
+        self.loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _tick(self) -> None:
+        self.now = now = self.loop.time()
+        for timed in [one for one in self._timed if one.deadline <= now]:
+            if timed in self._timed:
+                self._call(timed.on_deadline, 0)
+        self._end_turn()
+        self._ticking = bool(self._timed)
+        if self._ticking:
+            self.loop.call_later(TICK, self._tick)
+
+    def _turn(self) -> None:
+        self.now = self.loop.time()
+        again, self._again = self._again, []
+        for events, handler in again:
+            self._call(handler, events)
+        handlers = self._handlers
+        for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
+            found = handlers.get(fd)
+            if found is not None:
+                self._call(found, events)
+        self._end_turn()
+
+    def _call(self, handler: Handler, events: int) -> None:
+        try:
+            handler(events)
+        except Exception as error:  # noqa: BLE001  the one guard: our own fault becomes a denial and a record
+            self._failed(handler, error)

@@ -1,0 +1,119 @@
+"""Audit records of what the data path does, with what one session always says filled in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.audit.log import Counts
+from broker.audit.records import Event, Kind, Plane, Record, Verdict
+from broker.policy.decide import Allowed, Denied
+from broker.policy.decide import Verdict as Decision
+from broker.policy.reasons import Family, Reason, Refusal
+
+
+@dataclass(slots=True)
+class About:
+    """What a connection or request is about: the same words in its decision, its failure and its close record."""
+
+    plane: Plane
+    wanted: str
+    scheme: str = ""
+    authority: str = ""
+    method: str = ""
+    path: str = ""
+    record: str = ""  # the decision's id, once there is one
+    started: float = 0.0  # on the reactor's clock
+    dialled: str = ""
+    rule: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """Writes the records of one session. `append` is the log's; it raises when the log cannot take a record."""
+
+    append: Callable[[Record], str]
+    now: Callable[[], float]
+    policy: str
+    session: str
+    call: str = ""
+    grant: str = ""
+    counts: Counts = field(default_factory=Counts)
+
+    def decide(self, about: About, decision: Decision) -> str:
+        """Record a verdict; its id is kept in `about` for what follows."""
+        about.started = about.started or self.now()
+        match decision:
+            case Allowed(rule=rule, reason=reason, would=would):
+                about.rule = rule.name
+                detail = f"would be denied: {would.reason}: {would.detail}" if would else ""
+                return self._write(Kind.DECISION, about, Verdict.ALLOW, reason, detail)
+            case Denied(reason=reason, rule=denying, detail=detail):
+                about.rule = denying.name if denying else ""
+                return self._write(Kind.DECISION, about, Verdict.DENY, reason, detail)
+
+    def refuse(self, about: About, refusal: Refusal) -> str:
+        """Record input that was refused, or a failure before or after an allow."""
+        failed = refusal.reason.family is Family.FAILURE
+        about.started = about.started or self.now()
+        kind = Kind.CLOSE if about.record else Kind.DECISION
+        return self._write(kind, about, Verdict.FAILURE if failed else Verdict.DENY, refusal.reason, refusal.detail)
+
+    def close(  # noqa: PLR0913
+        self, about: About, reason: Reason, detail: str, *, bytes_up: int, bytes_down: int, status: int = 0
+    ) -> None:
+        """Record the end of what was allowed."""
+        verdict = Verdict.FAILURE if reason.family is Family.FAILURE else None
+        self._write(Kind.CLOSE, about, verdict, reason, detail, bytes_up, bytes_down, status)
+
+    def session_event(self, event: Event, detail: str = "") -> None:
+        """Record the begin or the end of the session."""
+        record = Record(
+            kind=Kind.SESSION,
+            event=event,
+            session=self.session,
+            call=self.call,
+            grant=self.grant,
+            policy=self.policy,
+            detail=detail,
+        )
+        self.append(record)
+
+    def _write(  # noqa: PLR0913
+        self,
+        kind: Kind,
+        about: About,
+        verdict: Verdict | None,
+        reason: Reason,
+        detail: str,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        status: int = 0,
+    ) -> str:
+        record = (
+            Record(
+                kind=kind,
+                ref=about.record,
+                session=self.session,
+                call=self.call,
+                grant=self.grant,
+                policy=self.policy,
+                plane=about.plane,
+                wanted=about.wanted,
+                scheme=about.scheme,
+                authority=about.authority,
+                method=about.method,
+                path=about.path,
+                verdict=verdict,
+                reason=reason,
+                rule=about.rule,
+                detail=detail,
+                dialled=about.dialled,
+                bytes_up=bytes_up,
+                bytes_down=bytes_down,
+                duration_ms=round((self.now() - about.started) * 1000, 1) if kind is Kind.CLOSE else 0.0,
+                status=status,
+            )
+        )
+        identity = self.append(record)
+        self.counts.add(record)
+        about.record = about.record or identity
+        return identity

@@ -1,0 +1,195 @@
+"""Join two streams unseen: the splice plane after its one decision, and WebSockets after theirs.
+
+No stream has a buffer of its own: both directions read into the reactor's one buffer, and only what the other side did
+not take is kept, as its own copy, until it does. A side that has nothing more to send is half-closed towards the other;
+the tunnel ends when both are, when either breaks, or when nothing moves for too long.
+"""
+
+import contextlib
+import socket
+import struct
+from typing import Protocol
+
+from broker.gateway.reactor import HANGUP, IN, OUT, Reactor
+from broker.policy.limits import Limits
+from broker.policy.reasons import Reason
+
+BYTES_A_TURN = 1 << 20
+RESET = struct.pack("ii", 1, 0)
+
+
+class Joinable(Protocol):
+    """What a tunnel is made of: a socket, or TLS that behaves like one (BlockingIOError where it would wait)."""
+
+    def fileno(self) -> int: ...
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+    def send(self, data: bytes | memoryview, /) -> int: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def setsockopt(self, level: int, option: int, value: bytes, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Watcher(Protocol):
+    """Who is told of a tunnel's life."""
+
+    def tunnel_ended(self, tunnel: "Tunnel", reason: Reason, detail: str) -> None:
+        """Called once, when both sockets are closed."""
+
+
+def reset(sock: Joinable) -> None:
+    """Close a connection so that its peer sees a reset and not a clean end (SO_LINGER 0, socket(7))."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
+
+
+class _Direction:
+    """One way of a tunnel. `pending` is what `sink` has not taken yet."""
+
+    __slots__ = ("done", "moved", "pending", "sink", "source")
+
+    def __init__(self, source: Joinable, sink: Joinable, pending: bytes) -> None:
+        self.source = source
+        self.sink = sink
+        self.pending = pending
+        self.moved = 0
+        self.done = False  # the source has ended and the sink was told
+
+
+class Tunnel:
+    """Two non-blocking sockets that the reactor watches already. `early` was read from the client before."""
+
+    __slots__ = ("_client", "_down", "_half_closed", "_last", "_limits", "_reactor", "_up", "_upstream", "_watcher", "deadline")
+
+    def __init__(  # noqa: PLR0913
+        self,
+        reactor: Reactor,
+        client: Joinable,
+        upstream: Joinable,
+        *,
+        limits: Limits,
+        watcher: Watcher,
+        early: bytes = b"",
+        late: bytes = b"",
+    ) -> None:
+        self._reactor = reactor
+        self._client = client
+        self._upstream = upstream
+        self._limits = limits
+        self._watcher: Watcher | None = watcher
+        self._up = _Direction(client, upstream, early)
+        self._down = _Direction(upstream, client, late)
+        self._last = reactor.now
+        self._half_closed = False
+        self.deadline = reactor.now + limits.idle_seconds
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes taken by the upstream so far."""
+        return self._up.moved
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes taken by the client so far."""
+        return self._down.moved
+
+    def start(self) -> None:
+        """Take both sockets over and move what is there already."""
+        self._reactor.replace(self._client.fileno(), self._client_event)
+        self._reactor.replace(self._upstream.fileno(), self._upstream_event)
+        self._reactor.watch(self)
+        self._pump(self._up)
+        self._pump(self._down)
+
+    def end(self, reason: Reason, detail: str = "", *, clean: bool = False) -> None:
+        """Close both sides; unless `clean`, with resets, so that nobody takes it for an end of data."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is None:
+            return
+        self._reactor.unwatch(self)
+        for sock in (self._client, self._upstream):
+            self._reactor.remove(sock.fileno())
+            if clean:
+                sock.close()
+            else:
+                reset(sock)
+        watcher.tunnel_ended(self, reason, detail)
+
+    def on_deadline(self, _events: int) -> None:
+        """Nothing moved for too long, or it moved since the deadline was set."""
+        idle = self._limits.half_closed_seconds if self._half_closed else self._limits.idle_seconds
+        self.deadline = self._last + idle
+        if self.deadline > self._reactor.now:
+            return
+        stalled = bool(self._up.pending or self._down.pending)
+        self.end(Reason.IDLE_TIMEOUT, "the reader does not take its data" if stalled else f"idle for {idle:g} s")
+
+    def _client_event(self, events: int) -> None:
+        self._event(events, self._up, self._down)
+
+    def _upstream_event(self, events: int) -> None:
+        self._event(events, self._down, self._up)
+
+    def _event(self, events: int, outward: _Direction, inward: _Direction) -> None:
+        if events & OUT and inward.pending:
+            self._pump(inward)
+        if events & (IN | HANGUP) and self._watcher is not None:
+            self._pump(outward, hangup=bool(events & HANGUP))
+
+    def _pump(self, way: _Direction, *, hangup: bool = True) -> None:
+        """Move until one side says EAGAIN. `hangup`: an end may wait behind the data, so a short read is no proof."""
+        if way.done or self._watcher is None:
+            return
+        try:
+            self._move(way, hangup=hangup)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            broken = Reason.CLIENT_CLOSED if self._breaks_client(way, error) else Reason.UPSTREAM_CLOSED
+            self.end(broken, error.strerror or "")
+
+    def _move(self, way: _Direction, *, hangup: bool) -> None:
+        source, sink, view = way.source, way.sink, self._reactor.view
+        size, budget = len(view), BYTES_A_TURN
+        self._last = self._reactor.now
+        while True:
+            if way.pending:
+                sent = sink.send(way.pending)
+                way.moved += sent
+                way.pending = way.pending[sent:]
+                if way.pending:
+                    return
+            count = source.recv_into(view)
+            if count == 0:
+                self._finish(way)
+                return
+            try:
+                sent = sink.send(view[:count])
+            except BlockingIOError:
+                sent = 0
+            way.moved += sent
+            if sent < count:
+                # EAGAIN in the middle: the rest must outlive the shared buffer.
+                way.pending = bytes(view[sent:count])
+                return
+            if count < size and not hangup:
+                return  # drained: new data or an end raises a new edge
+            budget -= count
+            if budget <= 0:
+                self._reactor.again(source.fileno(), IN | HANGUP)
+                return
+
+    def _finish(self, way: _Direction) -> None:
+        way.done = True
+        with contextlib.suppress(OSError):
+            way.sink.shutdown(socket.SHUT_WR)
+        if self._up.done and self._down.done:
+            self.end(Reason.FINISHED, clean=True)
+        else:
+            self._half_closed = True
+
+    def _breaks_client(self, way: _Direction, error: OSError) -> bool:
+        # EPIPE comes from the side that is written to, anything else from the side that was read.
+        writing = isinstance(error, BrokenPipeError)
+        side = way.sink if writing else way.source
+        return side is self._client

@@ -1,0 +1,48 @@
+"""From a request head to the question that is put to the policy. Pure.
+
+The authority that a request names must be the one that the connection was opened for. An explicit proxy connection is
+opened for none: there each request names its own, in absolute-form or with CONNECT.
+"""
+
+from dataclasses import dataclass
+
+from broker.policy.authority import Authority
+from broker.policy.facts import Facts, Stage
+from broker.policy.reasons import Reason, Refusal
+from broker.wire.http1.heads import RequestHead
+from broker.wire.http1.rewrite import Scheme
+from broker.wire.http1.targets import AbsoluteForm, AuthorityForm, classify_target, request_authority
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request that can be judged. `target` is the raw path with its query, as it will be sent on."""
+
+    facts: Facts
+    target: bytes
+    connect: bool = False
+
+
+def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Question:
+    """Read what a request is about. Raises Refusal for what cannot be judged, or must not be mixed."""
+    target = classify_target(head)
+    if asked is None and not isinstance(target, AbsoluteForm | AuthorityForm):
+        raise Refusal(Reason.BAD_REQUEST, "a proxy is asked in absolute-form or with CONNECT; this is not a web server")
+    authority = request_authority(head, target, scheme)
+    if isinstance(target, AuthorityForm):
+        return Question(Facts(stage=Stage.CONNECTION, scheme="https", authority=authority), b"", connect=True)
+    if asked is not None and authority != asked:
+        raise Refusal(Reason.NAME_MISMATCH, f"Host names {authority}, but the connection was opened for {asked}")
+    path, mark, query = target.path.decode("ascii").partition("?")
+    facts = Facts(
+        stage=Stage.REQUEST,
+        scheme=scheme,
+        authority=authority,
+        method=head.method,
+        path=path,
+        query=query if mark else None,
+        websocket=head.upgrade is not None,
+    )
+    return Question(facts, target.path)
+
+

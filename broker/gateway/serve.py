@@ -1,0 +1,51 @@
+"""The broker as a process of its own, for one runner that was started together with it."""
+
+import asyncio
+import resource
+import signal
+import socket
+
+import uvloop
+
+from broker.audit.location import audit_directory
+from broker.audit.log import AuditLog
+from broker.control.settings import Settings
+from broker.gateway.attach import AttachConnection
+from broker.gateway.broker import Broker
+from broker.gateway.resolve import Resolver, make_absolute
+
+
+def serve_one(connection: socket.socket, settings: Settings) -> None:
+    """Serve the session of one runner until its connection closes."""
+    _raise_descriptors()
+    make_absolute()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(connection, settings))
+
+
+async def _serve(connection: socket.socket, settings: Settings) -> None:
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, done.set)
+    directory = audit_directory(settings.state)
+    log = AuditLog.open(directory)
+    broker = Broker(
+        loop,
+        policy=settings.policy,
+        log=log,
+        log_location=str(directory),
+        resolver=Resolver(settings.policy.limits, settings.fixed),
+        on_idle=done.set,
+    )
+    lease = AttachConnection(broker, connection)
+    broker.reactor.run(lambda: lease.on_event(0))
+    await done.wait()
+    broker.close()
+
+
+def _raise_descriptors() -> None:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

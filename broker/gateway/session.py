@@ -1,0 +1,187 @@
+"""One sandbox's life in the broker: its policy and grant, its names, its listeners, its open connections."""
+
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.audit.errors import AuditUnavailable
+from broker.audit.records import Event, Plane
+from broker.gateway.dial import Dialler
+from broker.gateway.names import DatagramNames
+from broker.gateway.reactor import LISTENER, Reactor
+from broker.gateway.records import About, Recorder
+from broker.gateway.relay import reset
+from broker.gateway.upstreams import Upstreams
+from broker.policy.decide import Denied, Facts, Verdict, decide
+from broker.policy.grants import Grant
+from broker.policy.limits import Limits
+from broker.policy.names import HostName, classify_name
+from broker.policy.reasons import Reason, Refusal
+from broker.policy.rules import Action, Policy
+from broker.wire.http1.limits import Limits as HttpLimits
+from broker.wire.synthetic import SyntheticZone
+
+ACCEPTS_A_TURN = 128
+RETRY_ACCEPT = 0.05
+_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Connection(Protocol):
+    """Whatever serves one accepted connection."""
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """End it now, with a reset and a record."""
+
+
+class Capture(Protocol):
+    """Makes a connection's server. A seam, so that this module need not know the planes."""
+
+    def __call__(self, session: "Session", sock: socket.socket, wanted: tuple[str, int]) -> None:
+        """Serve `sock`, which the sandbox opened to `wanted`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a session belongs to. All are ids that the agent server or the runner chose."""
+
+    session: str
+    call: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """See the module. `clock` gives seconds since the epoch for grants' times."""
+
+    identity: Identity
+    policy: Policy
+    grant: Grant | None
+    reactor: Reactor
+    dialler: Dialler
+    recorder: Recorder
+    listeners: list[socket.socket]
+    capture: Capture
+    flush: Callable[[], None]
+    clock: Callable[[], float]
+    zone: SyntheticZone = field(default_factory=SyntheticZone)
+    upstreams: Upstreams = field(init=False)
+    http_limits: HttpLimits = field(init=False)
+    queries: int = 0
+    _connections: set[Connection] = field(default_factory=set)
+    _names: list[DatagramNames] = field(default_factory=list)
+    _open: bool = False
+
+    def __post_init__(self) -> None:
+        self.upstreams = Upstreams(self.reactor)
+        limits = self.policy.limits
+        self.http_limits = HttpLimits(
+            head_bytes=limits.head_bytes,
+            fields=limits.head_fields,
+            target_bytes=limits.target_bytes,
+            informational=limits.informational_responses,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The policy's limits."""
+        return self.policy.limits
+
+    @property
+    def reachable(self) -> tuple[str, ...]:
+        """What the session may reach, for a refusal that helps."""
+        rules = self.grant.rules if self.grant is not None else self.policy.rules
+        return tuple(host.text for rule in rules if rule.action is Action.ALLOW for host in rule.hosts)
+
+    def start(self) -> None:
+        """Begin to accept. The first listener captures TCP, the others are the name server's."""
+        self._open = True
+        self.recorder.session_event(Event.START)
+        capture, *names = self.listeners
+        self._names = [DatagramNames(self.reactor, self, sock) for sock in names]
+        self.reactor.add(capture.fileno(), self._accept, LISTENER)
+
+    def close(self, reason: Reason, detail: str = "") -> None:
+        """Drop the listeners and end every connection with `reason`. Closing twice is allowed."""
+        if not self._open:
+            return
+        self._open = False
+        self.reactor.remove(self.listeners[0].fileno())
+        for names in self._names:
+            names.close()
+        for listener in self.listeners:
+            listener.close()
+        self.end_connections(reason, detail)
+        self.recorder.session_event(Event.END, detail or f"{reason}; {self.queries} name queries")
+
+    def end_connections(self, reason: Reason, detail: str = "") -> None:
+        """End every connection, open or kept, and go on accepting."""
+        for connection in tuple(self._connections):
+            connection.abort(reason, detail)
+        self.upstreams.close()
+
+    def decide(self, facts: Facts) -> Verdict:
+        """The verdict under this session's policy and grant, now."""
+        return decide(facts, self.policy, self.grant, self.clock())
+
+    def settle(self, about: About, verdict: Verdict) -> Verdict:
+        """Put a verdict on record. What cannot be recorded is not allowed (its denial is then unrecorded)."""
+        try:
+            self.recorder.decide(about, verdict)
+        except AuditUnavailable as error:
+            return Denied(Reason.AUDIT_UNAVAILABLE, None, str(error))
+        return verdict
+
+    def is_reserved(self, name: HostName) -> bool:
+        """Whether the name server says that a name does not exist: special, and not named by a rule."""
+        return classify_name(name) is not None and not self.policy.allow.names(name)
+
+    def remember(self, connection: Connection) -> None:
+        """Count a connection as open."""
+        self._connections.add(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """Count it no more."""
+        self._connections.discard(connection)
+
+    def _accept(self, _events: int) -> None:
+        listener = self.listeners[0]
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                sock, _peer = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS:
+                    # The edge is gone but the connection waits: come back when descriptors may be free.
+                    self.reactor.later(RETRY_ACCEPT, self._accept_again)
+                    return
+                continue  # that one connection is gone already (accept(2), "Error handling")
+            self._admit(sock)
+            if not self._open:
+                return
+        self.reactor.again(listener.fileno(), LISTENER)
+
+    def _accept_again(self) -> None:
+        if self._open:
+            self._accept(0)
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            host, port = sock.getsockname()[:2]
+        except OSError:
+            sock.close()
+            return
+        wanted = host.removeprefix("::ffff:"), port
+        if len(self._connections) >= self.limits.session_connections:
+            refusal = Refusal(Reason.TOO_MANY_CONNECTIONS, f"{self.limits.session_connections} are open already")
+            self.recorder.refuse(About(Plane.TCP, format_wanted(*wanted)), refusal)
+            reset(sock)
+            return
+        sock.setblocking(False)
+        self.capture(self, sock, wanted)
+
+
+def format_wanted(host: str, port: int) -> str:
+    """`address:port` with IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

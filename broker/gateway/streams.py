@@ -1,0 +1,114 @@
+"""Byte streams for the planes that read what passes: one interface for plain sockets and for TLS."""
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.gateway.relay import Joinable, reset
+
+type Piece = bytes | memoryview
+
+
+class Stream(Protocol):
+    """A non-blocking stream. `receive` and `send` raise BlockingIOError where they would wait, OSError when broken."""
+
+    @property
+    def sock(self) -> socket.socket:
+        """The socket below, which the reactor watches."""
+
+    @property
+    def joinable(self) -> "Joinable":
+        """What a tunnel can be made of."""
+
+    def receive(self, view: memoryview) -> int:
+        """Read into `view`; 0: the peer has ended its side cleanly."""
+
+    def send(self, pieces: Sequence[Piece]) -> int:
+        """Write as much as is taken now; the number of payload bytes."""
+
+    def end(self) -> None:
+        """Send an end of data; reading goes on."""
+
+    def close(self) -> None:
+        """Close both ways, cleanly."""
+
+    def reset(self) -> None:
+        """Close so that the peer cannot take it for an end of data."""
+
+
+class PlainStream:
+    """A TCP socket as it is."""
+
+    __slots__ = ("sock",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    @property
+    def joinable(self) -> Joinable:
+        return self.sock
+
+    def receive(self, view: memoryview) -> int:
+        return self.sock.recv_into(view)
+
+    def send(self, pieces: Sequence[Piece]) -> int:
+        return self.sock.send(pieces[0]) if len(pieces) == 1 else self.sock.sendmsg(pieces)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def reset(self) -> None:
+        reset(self.sock)
+
+
+class Outlet:
+    """What a stream has not taken yet. Pieces may be views of a shared buffer: what stays is copied."""
+
+    __slots__ = ("_pending", "_stream", "sent")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pending: list[bytes] = []
+        self.sent = 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits for the peer to read."""
+        return bool(self._pending)
+
+    def put(self, pieces: Sequence[Piece]) -> None:
+        """Send, or keep for `flush`. Raises OSError when the stream is broken."""
+        if self._pending:
+            self._pending += [bytes(piece) for piece in pieces]
+            return
+        self._write(pieces)
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self._write(pending)
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        rest: Sequence[Piece] = pieces
+        while rest:
+            try:
+                count = self._stream.send(rest)
+            except BlockingIOError:
+                break
+            self.sent += count
+            rest = _after(rest, count)
+        self._pending = [bytes(piece) for piece in rest]
+
+
+def _after(pieces: Sequence[Piece], count: int) -> Sequence[Piece]:
+    for number, piece in enumerate(pieces):
+        if count < len(piece):
+            return [piece[count:], *pieces[number + 1 :]]
+        count -= len(piece)
+    return []

@@ -1,0 +1,155 @@
+"""TLS connections: read the ClientHello, make the names agree, decide, and then splice.
+
+What is judged is the name that the sandbox asked for (or the address that it dialled) with the port; the SNI must be
+exactly that name, because it is what the upstream will answer to. The hello is sent on as it came.
+"""
+
+import socket
+
+from broker.audit.records import Plane
+from broker.gateway.dial import Dialled, Dialling
+from broker.gateway.records import About
+from broker.gateway.relay import Tunnel, reset
+from broker.gateway.session import Session
+from broker.policy.authority import Authority
+from broker.policy.decide import Allowed, Denied, Facts, Stage
+from broker.policy.reasons import Family, Reason, Refusal
+from broker.wire.client_hello import ClientHello, parse_client_hello
+from broker.wire.records import bytes_missing
+
+READ_BYTES = 16 * 1024
+
+
+class TlsConnection:
+    """One TLS connection, from its first bytes to the end of its tunnel."""
+
+    __slots__ = ("_about", "_asked", "_dialling", "_enough", "_first", "_session", "_sock", "_tunnel", "deadline")
+
+    def __init__(self, session: Session, sock: socket.socket, asked: Authority, wanted: str) -> None:
+        self._session = session
+        self._sock = sock
+        self._asked = asked
+        self._about = About(Plane.SPLICE, wanted, scheme="https", authority=str(asked))
+        self._first = b""
+        self._enough = 0
+        self._dialling: Dialling | None = None
+        self._tunnel: Tunnel | None = None
+        self.deadline = session.reactor.now + session.limits.client_hello_seconds
+
+    def start(self, first: bytes) -> None:
+        """Take over a watched socket from which `first` was read already."""
+        self._first = first
+        self._about.started = self._session.reactor.now
+        self._session.remember(self)
+        self._session.reactor.watch(self)
+        self._session.reactor.replace(self._sock.fileno(), self.on_event)
+        self.on_event(0)
+
+    def on_event(self, _events: int) -> None:
+        """Read until the hello is whole."""
+        try:
+            while (hello := self._parse()) is None:
+                data = self._sock.recv(READ_BYTES)
+                if not data:
+                    self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
+                    return
+                self._first += data
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, f"{error.strerror} inside the ClientHello"))
+        except Refusal as refusal:
+            self._refuse(refusal)
+        else:
+            self._session.reactor.unwatch(self)
+            self._judge(hello)
+
+    def on_deadline(self, _events: int) -> None:
+        """The hello took too long."""
+        self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the ClientHello did not arrive in time"))
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """End it with resets and a record."""
+        if self._tunnel is not None:
+            self._tunnel.end(reason, detail)
+        elif self._dialling is not None:
+            self._dialling.cancel()
+            self._session.recorder.close(self._about, reason, detail, bytes_up=0, bytes_down=0)
+            self._drop()
+        else:
+            self._refuse(Refusal(reason, detail))
+
+    def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
+        """Record what moved."""
+        self._session.forget(self)
+        moved = {"bytes_up": tunnel.bytes_up, "bytes_down": tunnel.bytes_down}
+        self._session.recorder.close(self._about, reason, detail, **moved)
+
+    def _parse(self) -> ClientHello | None:
+        if len(self._first) < self._enough:
+            return None
+        limit = self._session.limits.client_hello_bytes
+        hello = parse_client_hello(self._first, limit=limit)
+        if hello is None:
+            # Parsing again after each of many tiny records would cost the square of their number.
+            self._enough = len(self._first) + bytes_missing(self._first, limit=limit)
+        return hello
+
+    def _judge(self, hello: ClientHello) -> None:
+        verdict = self._session.decide(Facts(stage=Stage.CONNECTION, scheme="https", authority=self._asked))
+        mismatch = _disagreement(self._asked, hello)
+        # The policy's own "no" is the more useful answer where both apply.
+        if isinstance(verdict, Allowed) and mismatch is not None:
+            verdict = Denied(mismatch.reason, verdict.rule, mismatch.detail)
+        settled = self._session.settle(self._about, verdict)
+        if isinstance(settled, Denied):
+            self._drop()
+        else:
+            self._dial(settled)
+
+    def _dial(self, verdict: Allowed) -> None:
+        dialling = self._session.dialler.dial(self._asked, verdict.addresses, self._dialled)
+        self._dialling = dialling if dialling.pending else None
+
+    def _dialled(self, outcome: Dialled | Refusal) -> None:
+        self._dialling = None
+        if isinstance(outcome, Refusal):
+            self._refuse(outcome)
+            return
+        self._about.dialled = str(outcome)
+        self._tunnel = Tunnel(
+            self._session.reactor,
+            self._sock,
+            outcome.sock,
+            limits=self._session.limits,
+            watcher=self,
+            early=self._first,
+        )
+        self._first = b""
+        self._tunnel.start()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if refusal.reason.family is Family.END:
+            self._session.recorder.close(self._about, refusal.reason, refusal.detail, bytes_up=0, bytes_down=0)
+        else:
+            self._session.recorder.refuse(self._about, refusal)
+        self._drop()
+
+    def _drop(self) -> None:
+        self._session.reactor.unwatch(self)
+        self._session.forget(self)
+        self._session.reactor.remove(self._sock.fileno())
+        reset(self._sock)
+
+
+def _disagreement(asked: Authority, hello: ClientHello) -> Refusal | None:
+    name = hello.server_name
+    if asked.is_literal:
+        if name is None:
+            return None
+        return Refusal(Reason.NAME_MISMATCH, f"SNI {name}, but the address {asked.host} was dialled")
+    if name is None:
+        return Refusal(Reason.NO_SNI, f"no SNI, but {asked.host} was asked for")
+    if name != asked.host:
+        return Refusal(Reason.NAME_MISMATCH, f"SNI {name}, but {asked.host} was asked for")
+    return None

@@ -1,0 +1,33 @@
+"""Why a launch was refused: a stable code and one sentence with the cause and the cure."""
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The stable codes. A refused launch never turns into a weaker sandbox."""
+
+    NOT_LINUX = "not_linux"
+    NO_BWRAP = "no_bwrap"
+    UNTRUSTED_BWRAP = "untrusted_bwrap"
+    NO_USER_NAMESPACES = "no_user_namespaces"
+    NO_NETWORK_NAMESPACES = "no_network_namespaces"
+    NO_CAPTURE = "no_capture"
+    NO_SERVICE_USER = "no_service_user"
+    NO_TRUST_BUNDLE = "no_trust_bundle"
+    BAD_WORKSPACE = "bad_workspace"
+    BAD_CALL = "bad_call"
+    BROKER_FAILED = "broker_failed"
+    BROKER_GONE = "broker_gone"
+    SANDBOX_FAILED = "sandbox_failed"
+    COMMAND_NOT_FOUND = "command_not_found"
+    COMMAND_NOT_EXECUTABLE = "command_not_executable"
+
+
+class LaunchError(Exception):
+    """A sandbox could not be established. `cause` says what is wrong, `cure` what to do about it."""
+
+    def __init__(self, code: Code, cause: str, cure: str) -> None:
+        super().__init__(f"{cause} {cure}")
+        self.code = code
+        self.cause = cause
+        self.cure = cure

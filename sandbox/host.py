@@ -1,0 +1,119 @@
+"""What this host offers: a trusted bubblewrap and the parts of its file system that a sandbox is shown.
+
+Look before a user namespace is entered: inside one, root-owned files look owned by the overflow user.
+"""
+
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.environ import PATH
+from sandbox.errors import Code, LaunchError
+from sandbox.plan import HostLayout
+
+BWRAP = Path("/usr/bin/bwrap")
+# Beside /usr on a Linux root: links into it where /usr is merged, else directories of their own.
+BESIDE_USR = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Read by loaders, shells, compilers and language runtimes; none of them holds a secret.
+SHARED = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+)
+SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """An opened, trusted bubblewrap (executed by descriptor, never by name again) and the layout."""
+
+    bwrap_fd: int
+    layout: HostLayout
+
+
+def look_at_host(bwrap: Path = BWRAP) -> Host:
+    """Open bubblewrap, check that it can be trusted, read the layout. Raises LaunchError."""
+    if sys.platform != "linux":
+        raise LaunchError(
+            Code.NOT_LINUX, f"Wicketgate runs on Linux only, not on {sys.platform}.", "Run it on a Linux host."
+        )
+    return Host(bwrap_fd=_open_trusted(bwrap), layout=_read_layout())
+
+
+def find_command(name: str, workspace: Path | None) -> None:
+    """Refuse a command that the sandbox cannot have, before anything is made. Raises LaunchError.
+
+    Only what is shown from the host can be looked for; a program that the command line makes first is not.
+    """
+    candidates = _candidates(name, workspace)
+    found = [path for path in candidates if path.exists()]
+    if candidates and not found:
+        raise LaunchError(
+            Code.COMMAND_NOT_FOUND,
+            f"The command {name!r} does not exist in the sandbox.",
+            "Inside there are /usr and the workspace; name a program of theirs.",
+        )
+    if found and not any(path.is_file() and path.stat().st_mode & 0o111 for path in found):
+        raise LaunchError(
+            Code.COMMAND_NOT_EXECUTABLE,
+            f"The command {name!r} is not an executable file.",
+            "Make it executable, or start it with its interpreter.",
+        )
+
+
+def _candidates(name: str, workspace: Path | None) -> list[Path]:
+    if "/" not in name:
+        return [Path(directory, name) for directory in PATH.split(":")] if name else [Path("/nonexistent")]
+    path = Path(name)
+    if not path.is_absolute():
+        return [workspace / path] if workspace is not None else []
+    shown = [Path("/usr"), *map(Path, BESIDE_USR), *([workspace] if workspace is not None else [])]
+    return [path] if any(path.is_relative_to(directory) for directory in shown) else []
+
+
+def _open_trusted(bwrap: Path) -> int:
+    try:
+        fd = os.open(bwrap, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise LaunchError(
+            Code.NO_BWRAP,
+            f"bubblewrap is not usable at {bwrap} ({error.strerror}).",
+            "Install it there (Debian, Ubuntu and Fedora: the package `bubblewrap`).",
+        ) from error
+    problem = _distrust(os.fstat(fd))
+    if problem:
+        os.close(fd)
+        raise LaunchError(
+            Code.UNTRUSTED_BWRAP,
+            f"{bwrap} {problem}.",
+            "Reinstall the distribution's bubblewrap: it must be a plain file owned by root, 0755, without set-id bits.",
+        )
+    return fd
+
+
+def _distrust(status: os.stat_result) -> str:
+    checks = (
+        (not stat.S_ISREG(status.st_mode), "is not a regular file"),
+        (status.st_uid != 0, f"is owned by user {status.st_uid}, not by root"),
+        (bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)), "can be written by others than root"),
+        (bool(status.st_mode & (stat.S_ISUID | stat.S_ISGID)), "is set-id"),
+        (not status.st_mode & stat.S_IXOTH, "is not executable for everyone"),
+    )
+    return next((text for wrong, text in checks if wrong), "")
+
+
+def _read_layout() -> HostLayout:
+    links = tuple((path, str(Path(path).readlink())) for path in BESIDE_USR if Path(path).is_symlink())
+    linked = {path for path, _ in links}
+    etc = Path("/etc")
+    patterns = (str(path) for pattern in SHARED_PATTERNS for path in sorted(etc.glob(pattern)))
+    return HostLayout(
+        links=links,
+        directories=tuple(path for path in BESIDE_USR if path not in linked and Path(path).is_dir()),
+        shared=tuple(path for path in (*SHARED, *patterns) if Path(path).exists()),
+    )

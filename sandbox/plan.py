@@ -1,0 +1,171 @@
+"""The plan: what a sandbox consists of, as an ordered list of operations. Pure; `argv` turns it into arguments.
+
+Everything shown is named here (positive mounts); what is not named does not exist inside. The root is a tmpfs that is
+made read-only last, so the generated /etc cannot be changed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.environ import HOME, USER, environment
+from sandbox.spec import Mount, Network, SandboxSpec
+
+UID = GID = 1000  # inside; outside it is the serving user, never 0
+HOSTNAME = "sandbox"
+NAME_SERVER = "198.19.255.1"  # netns.bridge.GATE_4: any address would do, all of them are captured
+SHM_BYTES = 1 << 30
+_PASSWD = f"""\
+root:x:0:0:root:/root:/usr/sbin/nologin
+{USER}:x:{UID}:{GID}::{HOME}:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Show a host path."""
+
+    source: Path
+    destination: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A generated file."""
+
+    destination: Path
+    content: bytes
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """An empty directory."""
+
+    destination: Path
+    mode: int = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink:
+    """A symbolic link."""
+
+    target: str
+    destination: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Tmpfs:
+    """A private, empty, writable directory of bounded size in bytes."""
+
+    destination: Path
+    size: int
+    mode: int = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """A fresh /dev with null, zero, full, random, urandom, tty and a private devpts."""
+
+    destination: Path = Path("/dev")
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """A fresh /proc of the sandbox's own pid namespace."""
+
+    destination: Path = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnly:
+    """Make what is mounted at this place read-only from here on."""
+
+    destination: Path
+
+
+type Operation = Bind | File | Directory | Symlink | Tmpfs | Devices | Processes | ReadOnly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLayout:
+    """The facts about the host that shape a plan: its /usr links and which shared files exist."""
+
+    links: tuple[tuple[str, str], ...]  # ("/bin", "usr/bin"): a link beside /usr
+    directories: tuple[str, ...]  # real directories beside /usr ("/lib64" on hosts without merged /usr)
+    shared: tuple[str, ...]  # files and directories below /etc that programs need and that hold no secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All of a sandbox: its file system, environment, working directory and command."""
+
+    operations: tuple[Operation, ...]
+    environment: tuple[tuple[str, str], ...]
+    directory: str
+    argv: tuple[str, ...]
+    network: Network
+    rlimits: tuple[tuple[int, int], ...]
+
+
+def plan(spec: SandboxSpec, host: HostLayout) -> Plan:
+    """Lay a sandbox out. Total: whatever could be wrong with the spec was refused when it was made."""
+    workspace = spec.authority.workspace
+    operations: list[Operation] = [*_system(host), *_etc(spec, host), Processes(), Devices(), *_private(spec)]
+    if workspace is not None:
+        operations.append(Bind(workspace, workspace, writable=True))
+    operations += [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
+    return Plan(
+        operations=tuple(operations),
+        environment=environment(spec),
+        directory=str(workspace) if workspace is not None else HOME,
+        argv=spec.call.argv,
+        network=spec.authority.network,
+        rlimits=spec.authority.rlimits,
+    )
+
+
+def _system(host: HostLayout) -> list[Operation]:
+    operations: list[Operation] = [Bind(Path("/usr"), Path("/usr"))]
+    operations += [Symlink(target, Path(link)) for link, target in host.links]
+    operations += [Bind(Path(directory), Path(directory)) for directory in host.directories]
+    return operations
+
+
+def _etc(spec: SandboxSpec, host: HostLayout) -> list[Operation]:
+    operations: list[Operation] = [Directory(Path(path)) for path in ("/etc", "/home", "/var")]
+    operations += [Bind(Path(path), Path(path)) for path in host.shared]
+    operations += [File(Path("/etc", name), content.encode()) for name, content in _etc_files(spec)]
+    operations += [_show(mount) for mount in spec.authority.trust]
+    return operations
+
+
+def _show(mount: Mount) -> Bind:
+    return Bind(mount.source, mount.destination)
+
+
+def _etc_files(spec: SandboxSpec) -> list[tuple[str, str]]:
+    names = "files dns" if spec.authority.network is Network.BROKERED else "files"
+    files = [
+        ("passwd", _PASSWD),
+        ("group", f"root:x:0:\ntty:x:5:\n{USER}:x:{GID}:\nnogroup:x:65534:\n"),
+        ("hostname", f"{HOSTNAME}\n"),
+        ("hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"),
+        ("nsswitch.conf", f"passwd: files\ngroup: files\nshadow: files\nhosts: {names}\nservices: files\n"),
+        ("machine-id", "00000000000000000000000000000000\n"),
+    ]
+    if spec.authority.network is Network.BROKERED:
+        files.append(("resolv.conf", f"nameserver {NAME_SERVER}\n"))
+    return files
+
+
+def _private(spec: SandboxSpec) -> list[Operation]:
+    size = spec.authority.tmp_bytes
+    return [
+        Tmpfs(Path("/dev/shm"), SHM_BYTES, 0o1777),  # noqa: S108  the sandbox's own
+        Tmpfs(Path("/tmp"), size, 0o1777),  # noqa: S108
+        Tmpfs(Path("/var/tmp"), size, 0o1777),  # noqa: S108
+        Tmpfs(Path("/run"), size, 0o755),
+        Tmpfs(Path(HOME), size),
+    ]

@@ -1,0 +1,69 @@
+"""What a sandbox is made from: the *call*, which a model may write, and the *authority*, which only the server may.
+
+The two halves are two types. Nothing here reads a file, the environment or a clock.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Network(StrEnum):
+    """The network profile. There is no open value; an unknown stored value means NONE."""
+
+    NONE = "none"
+    BROKERED = "brokered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What is to be run: the only half that a model can fill."""
+
+    argv: tuple[str, ...]
+    timeout: float | None = None  # seconds; may only shorten the authority's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A host path shown in the sandbox, read-only."""
+
+    source: Path
+    destination: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """What the server grants: where it may write, what it may see, how long it may run."""
+
+    workspace: Path | None = None  # canonical and validated; shown at its own path, writable
+    network: Network = Network.NONE
+    trust: tuple[Mount, ...] = ()
+    trust_environment: tuple[tuple[str, str], ...] = ()
+    timeout: float | None = None
+    tmp_bytes: int = 1 << 30
+    rlimits: tuple[tuple[int, int], ...] = ()  # (resource, value), see limits.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """What the caller's terminal is, for the few variables that describe it."""
+
+    term: str = "dumb"
+    color: str = ""
+    language: str = ""
+    timezone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """One sandbox: a call under an authority."""
+
+    call: Call
+    authority: Authority
+    terminal: Terminal = field(default_factory=Terminal)
+
+    @property
+    def timeout(self) -> float | None:
+        """The shorter of what the call asks and the authority allows; None: no limit."""
+        asked = [limit for limit in (self.call.timeout, self.authority.timeout) if limit is not None]
+        return min(asked, default=None)

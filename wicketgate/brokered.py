@@ -1,0 +1,141 @@
+"""A broker of one's own: a child process that has the network and no right over the sandbox's namespaces.
+
+It enters a user namespace beside the runner's, so that not even being the same user gives it a capability there, and
+drops all capabilities. It ends when its runner does.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import NoReturn
+
+from broker.control.messages import (
+    Attach,
+    Attached,
+    Finish,
+    Finished,
+    FromBroker,
+    FromRunner,
+    Rejected,
+    decode_from_broker,
+    encode,
+)
+from broker.control.settings import Settings
+from netns import handoff, kernel
+from netns.bridge import Bridge
+from sandbox.errors import Code, LaunchError
+from wicketgate.identity import Identity
+
+PATIENCE = 10.0  # seconds for each answer
+
+
+@dataclass(slots=True)
+class OwnBroker:
+    """A started broker: its pid and the attach connection."""
+
+    pid: int
+    connection: socket.socket
+
+    def attach(self, session: str, bridge: Bridge) -> None:
+        """Hand the bridge's listeners over; they are the broker's from here on. Raises LaunchError."""
+        answer = self._ask(Attach(session=session), bridge.listeners.descriptors())
+        if not isinstance(answer, Attached):
+            detail = answer.detail if isinstance(answer, Rejected) else "an answer to another question"
+            raise LaunchError(Code.BROKER_FAILED, f"The broker refused the session: {detail}.", "See its messages above.")
+        bridge.listeners.close()
+
+    def finish(self, refused: int) -> Finished | None:
+        """End the session; the counts, or None where the broker has gone."""
+        with contextlib.suppress(LaunchError, OSError):
+            answer = self._ask(Finish(refused=refused))
+            return answer if isinstance(answer, Finished) else None
+        return None
+
+    def stop(self) -> None:
+        """Close the lease and wait for the process; it has nothing left to do."""
+        self.connection.close()
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            if not select.select([pidfd], [], [], PATIENCE)[0]:
+                os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        finally:
+            os.close(pidfd)
+
+    def _ask(self, message: FromRunner, descriptors: list[int] | None = None) -> FromBroker:
+        gone = LaunchError(Code.BROKER_GONE, "The broker ended before it answered.", "See its messages above.")
+        try:
+            handoff.send(self.connection, encode(message), descriptors)
+            if not select.select([self.connection], [], [], PATIENCE)[0]:
+                raise gone
+            answer, _ = handoff.receive(self.connection)
+        except OSError as error:
+            raise gone from error
+        if not answer:
+            raise gone
+        decoded: FromBroker = decode_from_broker(answer)
+        return decoded
+
+
+def start_broker(identity: Identity, settings: Settings) -> OwnBroker:
+    """Fork the broker. It loads its modules before it drops to `identity`, who may not be able to read them."""
+    mine, theirs = handoff.pair()
+    parent = os.pidfd_open(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        mine.close()
+        _be_broker(theirs, identity, settings, parent)
+    theirs.close()
+    os.close(parent)
+    return OwnBroker(pid, mine)
+
+
+def _be_broker(connection: socket.socket, identity: Identity, settings: Settings, parent: int) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()  # the terminal's signals are for the payload
+        _detach(connection, parent)
+        from broker.gateway.serve import serve_one  # noqa: PLC0415  loaded in this process only, beside the runner's work
+
+        identity.become()
+        kernel.enter_user_namespace()
+        kernel.drop_capabilities()
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.die_with_parent()
+        if select.select([parent], [], [], 0)[0]:
+            os._exit(1)
+        serve_one(connection, settings)
+        status = 0
+    except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
+        _complain(error)
+    os._exit(status)
+
+
+def _complain(error: BaseException) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(error, AssertionError | AttributeError | TypeError | NameError):
+            traceback.print_exception(error)
+        sys.stderr.write(f"wicketgate: the broker failed: {error}\n")
+        sys.stderr.flush()
+
+
+def _detach(connection: socket.socket, parent: int) -> None:
+    """Keep the attach connection and standard error, nothing else of the runner's."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    keep = {0, 1, 2, connection.fileno(), parent}
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if fd not in keep:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    for number in signal.valid_signals():
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
