@@ -52,6 +52,15 @@ class ResponseRelay:
     def feed(self, data: memoryview, *, last: bool) -> list[Piece]:
         """Read octets of the upstream. `last`: the client's connection cannot serve another request after this one."""
         self.heard = True
+        unanswered = self.head is None
+        try:
+            return self._feed(data, last=last)
+        except Refusal:
+            if unanswered:
+                self.head = None  # it was read, but nothing of it has been sent: there can still be an answer of ours
+            raise
+
+    def _feed(self, data: memoryview, *, last: bool) -> list[Piece]:
         pieces: list[Piece] = []
         while self.head is None and not self.switched:
             window = self._held + bytes(data[: self._limits.head_bytes - len(self._held)])
