@@ -30,8 +30,10 @@ class Core:
 
 
 def core_now(core: int) -> Core:
-    """proc(5) `stat`: user nice system idle iowait irq softirq steal. Soft interrupts count as work: on loopback they are
-    the far end's receive path, which no process is charged for."""
+    """proc(5) `stat`: user nice system idle iowait irq softirq steal.
+
+    Soft interrupts count as work: on loopback they are the far end's receive path, which no process is charged for.
+    """
     line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} "))
     ticks = [int(field) for field in line.split()[1:9]]
     return Core(total=sum(ticks), busy=sum(ticks) - ticks[3] - ticks[4])

@@ -81,7 +81,7 @@ def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
     (directory / "nginx.conf").write_text(text)
     log = directory / "origins.log"
     with ExitStack() as started:
-        command = [shutil.which("nginx") or "nginx", "-p", directory, "-c", directory / "nginx.conf"]
+        command: list[str | Path] = [shutil.which("nginx") or "nginx", "-p", directory, "-c", directory / "nginx.conf"]
         process = started.enter_context(running(command, core=core, log=log))
         for port in ports.values():
             wait_for_port(port, process, log)

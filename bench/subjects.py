@@ -1,7 +1,7 @@
 """What is measured: a proxy on a core of its own, and a load client that reaches the origins by way of it.
 
 A subject is started once and stays up for all rounds, so that rounds can be interleaved. Each knows how its client
-comes through: straight (`direct`), by CONNECT, through a fixed port (a layer-4 proxy), or from inside a sandbox, captured.
+comes through: straight (`direct`), by CONNECT, through a fixed port (a layer-4 proxy), or from inside a sandbox.
 """
 
 import shutil

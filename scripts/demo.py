@@ -19,7 +19,7 @@ from tests.origins.process import HttpsOrigin, start_https
 
 ALLOWED: Final = "api.origin.example"
 DENIED: Final = "other.origin.example"
-LOG: Final = re.compile(r"(/\S+)")
+SUMMARY: Final = re.compile(r"session (?P<session>\S+) in (?P<directory>/\S+)")
 BOLD, DIM, PLAIN = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() else ("", "", "")
 
 
@@ -92,24 +92,26 @@ def perform(step: Step, where: Path) -> tuple[bool, list[dict[str, Any]]]:
 
 
 def records(messages: str) -> list[dict[str, Any]]:
-    """The audit records in the log that the run's last line names."""
-    last = messages.strip().rpartition("\n")[2]
-    for name in LOG.findall(last):
-        log = Path(name.rstrip(".,;:)"))
-        files = sorted(log.glob("*.jsonl")) if log.is_dir() else [log] if log.is_file() else []
-        if files:
-            return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return []
+    """What the audit log says of the run whose last line names session and log, in the order of time."""
+    told = SUMMARY.search(messages)
+    if told is None:
+        return []
+    session, directory = told["session"], Path(told["directory"])
+    every = [json.loads(line) for log in directory.rglob("*.jsonl") for line in log.read_text("utf-8").splitlines()]
+    wanted = [one for one in every if one.get("session") == session and one["kind"] in ("decision", "close")]
+    return sorted(wanted, key=lambda one: str(one["time"]))
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    say("The audit log of that run:")
+    print(f"{BOLD}The audit log says of it:{PLAIN}")
     for record in found:
         print(json.dumps(record, ensure_ascii=False))
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="wicketgate-demo-") as place:
+        # Started as root, the product drops to an account of its own, which must reach workspace and certificate.
+        Path(place).chmod(0o755)
         directory, workspace = Path(place) / "origin", Path(place) / "workspace"
         directory.mkdir()
         workspace.mkdir()
