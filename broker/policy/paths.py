@@ -195,6 +195,9 @@ def _check_pattern(text: str) -> None:
     if "://" in text:
         path = "/" + text.partition("://")[2].partition("/")[2].partition("?")[0]
         raise Mistake(f"path {quote(text)} is a URL", "the path alone; the host goes into hosts", quote(path))
+    if text.startswith("^") or text.endswith("$"):
+        meant = text.strip("^$").replace("/.*", "/**")
+        raise Mistake(f"path {quote(text)} is a regular expression", "* for a segment, ** for several", _cure(meant))
     if not text.startswith("/"):
         raise Mistake(f"path {quote(text)} does not start with a slash", "an absolute path", quote("/" + text))
     for mark, key in (("?", "query"), ("#", None)):
@@ -211,7 +214,7 @@ def _check_pattern(text: str) -> None:
 
 
 def _cure(text: str) -> str | None:
-    plain = re.sub(r"/{2,}", "/", text.replace("\\", "/").partition(";")[0])
+    plain = re.sub(r"/{2,}", "/", text.partition(";")[0])
     plain = _ESCAPE.sub(lambda e: chr(int(e.group(1), 16)) if int(e.group(1), 16) in _UNRESERVED else e.group(), plain)
     plain = "".join(
         char if char.isascii() and char != " " else "".join(f"%{b:02X}" for b in char.encode()) for char in plain

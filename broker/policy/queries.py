@@ -101,7 +101,7 @@ def parse_query_pattern(text: str) -> QueryPattern:
         raise Mistake(
             f"query entry {quote(text)} holds * inside a name or a value",
             "name=* for any value",
-            quote(f"{name.strip('*')}=*"),
+            quote(f"{name.strip('*')}=*") if name.strip("*") else None,
         )
     if separator and value == "*":
         return QueryPattern(name=name, any_value=True)
