@@ -39,7 +39,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     kind: str  # always "checkpoint"
-    event: str
+    event: str = ""
     id: str = ""
     time: str = ""
     format: int = 0
@@ -155,6 +155,7 @@ class LogVerifier:
     _segment: int = 0
     _expected_segment: int = 1
     _last_event: str = ""
+    _misplaced: bool = False
     _missing: dict[int, tuple[str, int]] = field(default_factory=dict)
     _seen_heads: set[int] = field(default_factory=set)
 
@@ -165,8 +166,9 @@ class LogVerifier:
             self._find(0, Fault.INSERTED, f"file {segment} of log {self.log} is here a second time")
         for number in range(self._expected_segment, min(segment, self._expected_segment + 1000)):
             self._find(0, Fault.MISSING_FILE, f"file {number} of log {self.log} is missing before this one")
-        if segment != self._expected_segment:
+        if segment != self._expected_segment or self._misplaced:
             self.head, self.number = "", -1  # taken from the file's first line: one fault, one finding
+        self._misplaced = False
         self._expected_segment = segment + 1
 
     def feed(self, line: bytes) -> None:
@@ -179,16 +181,16 @@ class LogVerifier:
             return
         body, stated = parts
         self.records += 1
-        if self._line == 1:
-            self._check_first(head, line, body, stated)
-        else:
-            self._check_next(head, body, stated)
-        if head.kind == "checkpoint":
+        in_place = (
+            self._check_first(head, line, body, stated) if self._line == 1 else self._check_next(head, body, stated)
+        )
+        if head.kind == "checkpoint" and in_place:
             self._check_checkpoint(line)
         else:
             self._last_event = ""
-        self.head = stated
-        self._check_wanted_head()
+        if in_place:
+            self.head = stated
+            self._check_wanted_head()
 
     def end_file(self, *, torn: int, open_end: bool, more_files: bool) -> None:
         """Finish a file: `torn` bytes follow its last newline; `open_end`: its writer has not finished it."""
@@ -211,13 +213,15 @@ class LogVerifier:
             self._add(self._file, 0, Fault.MISSING_HEAD, f"{self.log}-{number} was noted earlier and is not there")
         return self.findings
 
-    def _check_first(self, head: _Head, line: bytes, body: bytes, stated: str) -> None:
+    def _check_first(self, head: _Head, line: bytes, body: bytes, stated: str) -> bool:
         opened = _try_checkpoint(line)
-        if opened is None or opened.event != "opened" or head.id != f"{self.log}.{self._segment}":
+        if opened is None or opened.event != "opened" or not head.id.startswith(f"{self.log}."):
             # The line that opened the file is gone: what is here is judged as any other line.
             self._find(1, Fault.REMOVED, "the first line does not open this file")
-            self._check_next(head, body, stated)
-            return
+            return self._check_next(head, body, stated)
+        if head.id != f"{self.log}.{self._segment}":
+            self._find(1, Fault.REORDERED, f"this is file {opened.segment} of log {self.log} under another's name")
+            self.head, self._misplaced = "", True
         if self.head == "":
             self.head, self.number = opened.previous, opened.after
         if opened.previous != self.head:
@@ -230,12 +234,14 @@ class LogVerifier:
             self.number = max(self.number, opened.after)
         if link(opened.previous, body) != stated:
             self._find(1, Fault.CHANGED, "the line does not have the hash it states")
+        return True
 
-    def _check_next(self, head: _Head, body: bytes, stated: str) -> None:
+    def _check_next(self, head: _Head, body: bytes, stated: str) -> bool:
+        """Judge a line by its number and its hash; return whether the chain goes on from it."""
         number = record_number(head.id)
         if number is None or head.id != f"{self.log}-{number}":
             self._find(self._line, Fault.INSERTED, "the line belongs to another log or place")
-            return
+            return False
         linked = self.head != "" and link(self.head, body) == stated
         expected = number if self.number < 0 else self.number + 1
         if number == expected:
@@ -246,9 +252,12 @@ class LogVerifier:
         elif number in self._missing:
             del self._missing[number]
             self._find(self._line, Fault.REORDERED, f"{head.id} is out of order")
+            return False
         else:
             self._find(self._line, Fault.INSERTED, f"{head.id} is here a second time")
-        self.number = max(self.number, number)
+            return False
+        self.number = number
+        return True
 
     def _check_checkpoint(self, line: bytes) -> None:
         checkpoint = _try_checkpoint(line)

@@ -1,5 +1,6 @@
 import string
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_no_userinfo_survives(userinfo: str) -> None:
 )
 def test_a_long_random_token_does_not_survive(prefix: str, token: str, suffix: str) -> None:
     kinds = [character.isdigit() for character in token]
-    changes = sum(left != right for left, right in zip(kinds, kinds[1:], strict=False))
+    changes = sum(left != right for left, right in pairwise(kinds))
     if changes >= len(token) // 5:  # what random letters and digits do; a word with a year does not
         assert token not in redact_target(prefix + token + suffix)
 
