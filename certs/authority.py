@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from certs.errors import AuthorityError
 from certs.names import parse_leaf_name
 from certs.profiles import PATH_LENGTH, build_bridge, build_leaf, build_root
-from certs.store import Retired, State, locked, opened, read_state, write_state
+from certs.store import STATE_NAME, Retired, State, locked, opened, read_state, write_state
 
 OVERLAP = timedelta(days=30)
 RENEW_BEFORE = timedelta(days=60)  # longer than the overlap: no leaf ever chains to an expired root
@@ -49,13 +49,13 @@ class _Loaded:
 class CertificateAuthority:
     """The signer of this state directory. One object serves one thread."""
 
-    __slots__ = ("_directory", "_loaded", "id")
+    __slots__ = ("_directory", "_loaded", "_mark", "id")
 
     def __init__(self, directory: Path, loaded: _Loaded) -> None:
         """Not for callers: use `load_or_create`."""
         self._directory = directory
-        self._loaded = loaded
-        self.id = loaded.id
+        self._mark: tuple[int, int] | None = None
+        self._use(loaded)
 
     @classmethod
     def load_or_create(cls, directory: Path, now: datetime) -> Self:
@@ -76,9 +76,16 @@ class CertificateAuthority:
         self._use(_replace(self._directory, now, overlap))
 
     def reload(self, now: datetime) -> bool:
-        """Take over a rotation that another process made, or one that is due; whether the signer changed."""
+        """Take over a rotation that another process made, or one that is due; whether the signer changed.
+
+        A few microseconds when there is neither: call it as often as once a second.
+        """
+        mark = _mark(self._directory)  # before the reading: a change in between is seen at the next call
+        if mark == self._mark and now < self._loaded.state.renew:
+            return False
         before = self.id
         self._use(_load_or_create(self._directory, now))
+        self._mark = mark
         return self.id != before
 
     def _use(self, loaded: _Loaded) -> None:
@@ -111,6 +118,14 @@ class CertificateAuthority:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a certificate authority stays in its process")
+
+
+def _mark(directory: Path) -> tuple[int, int]:
+    try:
+        found = (directory / STATE_NAME).stat(follow_symlinks=False)
+    except OSError as error:
+        raise AuthorityError(f"the authority's state in {directory} is gone", "restart, or put it back") from error
+    return found.st_ino, found.st_ctime_ns
 
 
 def _load_or_create(directory: Path, now: datetime) -> _Loaded:

@@ -46,7 +46,10 @@ ANCHOR_PATHS = (
 def merge(system: bytes, authority: bytes, extra: Sequence[bytes]) -> tuple[bytes, ...]:
     """All certificates (DER) of the PEM texts, each once, in order. Raises `TrustBundleError`."""
     texts = ((system, "the system's trust bundle"), (authority, "the authority's certificates"))
-    named = [*texts[: 2 if authority else 1], *((text, f"the extra certificates ({number})") for number, text in enumerate(extra, 1))]
+    named = [
+        *texts[: 2 if authority else 1],
+        *((text, f"the extra certificates ({number})") for number, text in enumerate(extra, 1)),
+    ]
     return tuple(dict.fromkeys(certificate for text, source in named for certificate in parse_pem(text, source)))
 
 
@@ -64,5 +67,5 @@ def kit_files(system: bytes, authority: bytes, extra: Sequence[bytes] = ()) -> M
         **hashed,
         **dict.fromkeys(BUNDLE_PATHS, bundle),
         **dict.fromkeys(JAVA_PATHS, java),
-        **dict.fromkeys(ANCHOR_PATHS, added),
+        **(dict.fromkeys(ANCHOR_PATHS, added) if added else {}),
     }

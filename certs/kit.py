@@ -35,6 +35,11 @@ class Kit:
     mounts: tuple[tuple[Path, PurePosixPath], ...]
 
 
+def kits_directory(state_dir: Path) -> Path:
+    """Where the kits live inside a state directory."""
+    return state_dir / "trust"
+
+
 def prepare_kit(
     directory: Path,
     *,
@@ -46,8 +51,8 @@ def prepare_kit(
     """Make the kit for these roots in `directory` (created, 0700), or find it there.
 
     `ca_pem`: the authority's trusted certificates (`trusted_pem`, or `CertificateAuthority.pem`; empty where
-    nothing is inspected). `extra`: the texts of
-    configured PEM files. `bundles`: where to look for the system's roots. Raises `TrustBundleError`.
+    nothing is inspected). `extra`: the texts of configured PEM files. `bundles`: where to look for the system's roots.
+    Raises `TrustBundleError`.
     """
     system = system_bundle(bundles)
     path = directory / _digest(system, ca_pem, extra)

@@ -48,15 +48,25 @@ class State:
         return self.certificate + "".join(old.certificate for old in self.retired if old.until > now)
 
 
+def authority_directory(state_dir: Path) -> Path:
+    """Where the authority lives inside a state directory."""
+    return state_dir / "certs"
+
+
+def read_directory(directory: Path) -> State | None:
+    """The whole state, None where there is no authority yet. Raises `AuthorityError`."""
+    if not directory.exists():
+        return None
+    with opened(directory) as descriptor:
+        return read_state(descriptor, directory)
+
+
 def trusted_pem(directory: Path, now: datetime) -> bytes | None:
     """The trusted certificates as PEM, or None where the authority has to be made or renewed first.
 
     Raises `AuthorityError` when the directory or the file cannot be trusted.
     """
-    if not directory.exists():
-        return None
-    with opened(directory) as descriptor:
-        state = read_state(descriptor, directory)
+    state = read_directory(directory)
     if state is None or now >= state.renew:
         return None
     return state.trusted(now).encode()

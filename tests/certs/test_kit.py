@@ -193,10 +193,21 @@ def test_a_missing_system_bundle_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_input_makes_no_kit(tmp_path: Path, bundle: Path, text: bytes) -> None:
-    for changes in ({"extra": [text]}, {"ca_pem": text}):
+    for changes in ({"extra": [text]}, {"ca_pem": text or b"\n"}):
         with pytest.raises(TrustBundleError, match="certificate"):
             prepare(tmp_path, bundle, **changes)
     assert not (tmp_path / "kits").exists()
+
+
+def test_where_nothing_is_inspected_the_kit_is_the_systems_roots_and_the_extra_ones(
+    tmp_path: Path, bundle: Path
+) -> None:
+    for extra in ([], [EXTRA]):
+        kit = prepare(tmp_path, bundle, ca_pem=b"", extra=[issuer.pem for issuer in extra])
+        found = (kit.directory / "etc/ssl/certs/ca-certificates.crt").read_bytes()
+        assert x509.load_pem_x509_certificates(found) == [issuer.certificate for issuer in (*SYSTEM, *extra)]
+        anchors = kit.directory / str(ANCHOR_PATHS[0]).removeprefix("/")
+        assert anchors.exists() is bool(extra)
 
 
 def test_other_blocks_and_comments_in_a_bundle_are_skipped() -> None:
