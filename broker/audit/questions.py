@@ -206,7 +206,7 @@ def _conditions(wanted: Filter) -> tuple[list[str], list[str | int]]:
     for name, column in _EXACT.items():
         value = getattr(wanted, name)
         if value:
-            where.append(f"{column} = ?")
+            where.append(f"{column} = ? AND {column} <> ''")  # the second as the partial indexes say it
             values.append(value.upper() if name == "method" else value)
     if wanted.verdict in _REFUSALS or wanted.reason in _REFUSAL_REASONS:
         where.append("verdict IN ('deny', 'failure')")  # as the partial index says it, so that it is used
