@@ -19,15 +19,15 @@ def print_measure(console: Console, title: str, unit: Unit, rows: dict[str, Row]
     grid = Grid(title=title, title_justify="left")
     grid.add_column("subject")
     cpu = "CPU µs per MB" if unit is Unit.MEGABYTES else "CPU µs each"
-    for heading in (unit.value, "± rounds", cpu, "cores busy", f"÷ {reference}"):
+    for heading in (unit.value, "± rounds", f"÷ {reference}", cpu, f"CPU ÷ {reference}", "cores busy"):
         grid.add_column(heading, justify="right")
-    base = rows[reference].value if reference in rows else None
+    base = rows.get(reference, Row())
     for name, row in rows.items():
         if row.failure:
             grid.add_row(name, f"failed: {row.failure[:90]}")
         elif row.value is not None:
-            ratio = f"{row.value / base:.2f}" if base else ""
-            grid.add_row(name, figure(row.value), percent(row.spread), figure(row.cpu), busy(row), ratio)
+            ratios = ratio(row.value, base.value), ratio(row.cpu, base.cpu)
+            grid.add_row(name, figure(row.value), percent(row.spread), ratios[0], figure(row.cpu), ratios[1], busy(row))
     console.print(grid)
 
 
@@ -35,14 +35,18 @@ def busy(row: Row) -> str:
     """The proxy's core and the load's. Where the second is full and the first is not, the rate is a lower bound."""
     if row.proxy_core is None or row.load_core is None:
         return ""
-    bound = " (load-bound)" if row.load_core > FULL > row.proxy_core else ""
+    bound = " (load-bound)" if row.cpu is not None and row.load_core > FULL > row.proxy_core else ""
     return f"{percent(row.proxy_core)} {percent(row.load_core)}{bound}"
+
+
+def ratio(value: float | None, base: float | None) -> str:
+    return f"{value / base:.2f}" if value is not None and base else ""
 
 
 def figure(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:
@@ -59,8 +63,8 @@ def print_goals(console: Console, reached: list[Reached], titles: dict[str, str]
         grid.add_row(
             titles.get(one.goal.measure, one.goal.measure),
             one.ours,
-            one.goal.words() + one.peer,
-            f"{one.ratio:.2f}",
+            one.goal.words(one.peer),
+            figure(one.ratio),
             "reached" if one.reached else "not reached",
         )
     console.print(grid)

@@ -1,0 +1,45 @@
+"""Medians, ratios and goals of a bench run."""
+
+import pytest
+
+from bench.measures import MEASURES, Sample
+from bench.peers import PEERS
+from bench.results import GOALS, Row, judge
+
+
+def row(*values: float, cpu: float | None = None) -> Row:
+    return Row(samples=[Sample(value=value, cpu=cpu) for value in values])
+
+
+def test_a_row_is_the_median_of_its_rounds() -> None:
+    one = row(1, 9, 3)
+    assert one.value == 3
+    assert one.spread == pytest.approx(4 / 3)
+    assert (Row().value, Row().cpu, Row().spread) == (None, None, None)
+
+
+@pytest.mark.parametrize(("ours", "reached"), [(1299.9, False), (1300.0, True)])
+def test_more_is_better(ours: float, reached: bool) -> None:
+    table = {"new": {"Squid": row(1000), "ours": row(ours)}}
+    assert [(one.peer, one.reached) for one in judge(table, ["ours"])] == [("Squid", reached)]
+
+
+@pytest.mark.parametrize(("ours", "reached"), [(60.0, True), (60.1, False)])
+def test_less_cpu_is_better(ours: float, reached: bool) -> None:
+    table = {"bulk-8": {"Squid": row(1, cpu=100), "ours": row(9, cpu=ours)}}
+    judged = {one.goal.of: one.reached for one in judge(table, ["ours"])}
+    assert judged == {"value": True, "cpu": reached}
+
+
+def test_a_goal_without_peers_is_a_figure() -> None:
+    judged = judge({"start": {"ours": row(250_000)}}, ["ours"])
+    assert [(one.goal.words(one.peer), one.reached) for one in judged] == [("≤ 250,000", True)]
+
+
+def test_what_failed_is_not_judged() -> None:
+    assert judge({"new": {"Squid": row(1000), "ours": Row(failure="no")}}, ["ours"]) == []
+
+
+def test_goals_name_measures_and_subjects_that_exist() -> None:
+    assert {goal.measure for goal in GOALS} <= {measure.key for measure in MEASURES} | {"start"}
+    assert {peer for goal in GOALS for peer in goal.peers} <= {peer.name for peer in PEERS}
