@@ -21,6 +21,7 @@ from broker.control.messages import (
     Finished,
     FromBroker,
     FromRunner,
+    Greeting,
     Rejected,
     decode_from_broker,
     encode,
@@ -32,6 +33,7 @@ from sandbox.errors import Code, LaunchError
 from wicketgate.identity import Identity
 
 PATIENCE = 10.0  # seconds for each answer
+_GONE = LaunchError(Code.BROKER_GONE, "The broker ended before it answered.", "See its messages above.")
 
 
 @dataclass(slots=True)
@@ -41,12 +43,21 @@ class OwnBroker:
     pid: int
     connection: socket.socket
 
+    def greeting(self) -> bytes:
+        """Wait until the broker is ready; its CA certificates (PEM). Raises LaunchError."""
+        answer = self._answer()
+        if not isinstance(answer, Greeting):
+            raise LaunchError(Code.BROKER_FAILED, "The broker did not greet.", "See its messages above.")
+        return answer.authority.encode()
+
     def attach(self, session: str, bridge: Bridge) -> None:
         """Hand the bridge's listeners over; they are the broker's from here on. Raises LaunchError."""
         answer = self._ask(Attach(session=session), bridge.listeners.descriptors())
         if not isinstance(answer, Attached):
             detail = answer.detail if isinstance(answer, Rejected) else "an answer to another question"
-            raise LaunchError(Code.BROKER_FAILED, f"The broker refused the session: {detail}.", "See its messages above.")
+            raise LaunchError(
+                Code.BROKER_FAILED, f"The broker refused the session: {detail}.", "See its messages above."
+            )
         bridge.listeners.close()
 
     def finish(self, refused: int) -> Finished | None:
@@ -68,16 +79,21 @@ class OwnBroker:
             os.close(pidfd)
 
     def _ask(self, message: FromRunner, descriptors: list[int] | None = None) -> FromBroker:
-        gone = LaunchError(Code.BROKER_GONE, "The broker ended before it answered.", "See its messages above.")
         try:
             handoff.send(self.connection, encode(message), descriptors)
+        except OSError as error:
+            raise _GONE from error
+        return self._answer()
+
+    def _answer(self) -> FromBroker:
+        try:
             if not select.select([self.connection], [], [], PATIENCE)[0]:
-                raise gone
+                raise _GONE
             answer, _ = handoff.receive(self.connection)
         except OSError as error:
-            raise gone from error
+            raise _GONE from error
         if not answer:
-            raise gone
+            raise _GONE
         decoded: FromBroker = decode_from_broker(answer)
         return decoded
 
@@ -100,8 +116,10 @@ def _be_broker(connection: socket.socket, identity: Identity, settings: Settings
     try:
         os.setsid()  # the terminal's signals are for the payload
         _detach(connection, parent)
-        from broker.gateway.serve import serve_one  # noqa: PLC0415  loaded in this process only, beside the runner's work
+        from broker.gateway.serve import preload, serve_one  # noqa: PLC0415  in this process only, beside the runner's work
 
+        if not identity.is_current:
+            preload()
         identity.become()
         kernel.enter_user_namespace()
         kernel.drop_capabilities()

@@ -33,7 +33,7 @@ from sandbox.spec import Call, Mount, Network, SandboxSpec, Terminal
 from sandbox.supervise import Ending, block_signals, supervise
 from wicketgate.brokered import OwnBroker, start_broker
 from wicketgate.identity import Identity, prepare_state, serving_identity
-from wicketgate.output import Captured, Capture
+from wicketgate.output import Capture, Captured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +74,10 @@ def run(request: Request) -> Outcome:
             return _run_alone(request, host, seccomp, identity, session)
         state = default_state_dir(os.environ, os.geteuid())
         _prepare_state(state, identity)
-        trust = _trust(state, request, identity)
-        broker = start_broker(identity, Settings(policy=request.policy, state=state, fixed=request.fixed))
+        settings = Settings(policy=request.policy, state=state, certificates=request.certificates, fixed=request.fixed)
+        broker = start_broker(identity, settings)
         undo.callback(broker.stop)
+        trust = _trust(state, request, broker.greeting(), identity)
         return _run_brokered(request, host, seccomp, identity, session, broker, trust)
 
 
@@ -87,8 +88,14 @@ def _run_alone(request: Request, host: Host, seccomp: bytes, identity: Identity,
     return Outcome(session=session, ending=ending, output=output)
 
 
-def _run_brokered(  # noqa: PLR0913
-    request: Request, host: Host, seccomp: bytes, identity: Identity, session: str, broker: OwnBroker, trust: Rights
+def _run_brokered(  # noqa: PLR0913, PLR0917
+    request: Request,
+    host: Host,
+    seccomp: bytes,
+    identity: Identity,
+    session: str,
+    broker: OwnBroker,
+    trust: Rights,
 ) -> Outcome:
     identity.become()
     _enter_namespaces()
@@ -125,12 +132,14 @@ def _prepare_state(state: Path, identity: Identity) -> None:
         ) from error
 
 
-def _trust(state: Path, request: Request, identity: Identity) -> Rights:
+def _trust(state: Path, request: Request, authority: bytes, identity: Identity) -> Rights:
     directory = state / "trust"
     try:
-        kit = prepare_kit(directory, ca_pem=b"", extra=request.certificates, now=datetime.now(UTC))
+        kit = prepare_kit(directory, ca_pem=authority, extra=request.certificates, now=datetime.now(UTC))
     except TrustBundleError as error:
-        raise LaunchError(Code.NO_TRUST_BUNDLE, f"The trust bundle cannot be made: {error.cause}.", error.cure) from error
+        raise LaunchError(
+            Code.NO_TRUST_BUNDLE, f"The trust bundle cannot be made: {error.cause}.", error.cure
+        ) from error
     if os.geteuid() == 0:
         os.chown(directory, identity.uid, identity.gid, follow_symlinks=False)
     return Rights(

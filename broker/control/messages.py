@@ -24,6 +24,12 @@ class Finish(msgspec.Struct, tag="finish", forbid_unknown_fields=True, frozen=Tr
     refused: int = 0
 
 
+class Greeting(msgspec.Struct, tag="greeting", forbid_unknown_fields=True, frozen=True):
+    """Broker → runner, first on each connection. `authority`: the broker's CA certificates (PEM), for the trust kit."""
+
+    authority: str
+
+
 class Attached(msgspec.Struct, tag="attached", forbid_unknown_fields=True, frozen=True):
     """Broker → runner: the listeners are served from now on."""
 
@@ -45,8 +51,8 @@ class Finished(msgspec.Struct, tag="finished", forbid_unknown_fields=True, froze
 
 
 type FromRunner = Attach | Finish
-type FromBroker = Attached | Rejected | Finished
+type FromBroker = Greeting | Attached | Rejected | Finished
 
 encode = msgspec.json.Encoder().encode
 decode_from_runner = msgspec.json.Decoder(Attach | Finish).decode
-decode_from_broker = msgspec.json.Decoder(Attached | Rejected | Finished).decode
+decode_from_broker = msgspec.json.Decoder(Greeting | Attached | Rejected | Finished).decode

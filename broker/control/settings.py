@@ -11,8 +11,11 @@ from broker.policy.rules import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`state`: the directory that holds the log. `fixed` replaces name look-ups for some authorities."""
+    """`state`: the directory that holds the log. `certificates` are PEM texts that upstreams may be trusted by too, `fixed`
+    replaces name look-ups for some authorities.
+    """
 
     policy: Policy
     state: Path
+    certificates: tuple[bytes, ...] = ()
     fixed: Mapping[Authority, tuple[Address, ...]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from broker.control.messages import (
     Finish,
     Finished,
     FromBroker,
+    Greeting,
     Rejected,
     decode_from_runner,
     encode,
@@ -21,6 +22,7 @@ from broker.gateway.broker import Broker
 from broker.gateway.reactor import LISTENER
 from broker.gateway.session import Identity, Session
 from broker.policy.reasons import Reason, Refusal
+from certs.errors import CertsError
 
 LISTENERS = range(2, 4)  # the capture listener, and a name server's socket for each IP version
 
@@ -33,6 +35,8 @@ class AttachConnection:
         self._connection = connection
         self._session: Session | None = None
         connection.setblocking(False)
+        inspector = broker.inspector
+        self._send(Greeting(inspector.authority_pem().decode() if inspector is not None else ""))
         broker.reactor.add(connection.fileno(), self.on_event, LISTENER)
 
     def on_event(self, _events: int) -> None:
@@ -72,7 +76,7 @@ class AttachConnection:
                     self._attach(received, sockets)
                 case Finish(refused):
                     self._finish(refused)
-        except (msgspec.ValidationError, msgspec.DecodeError, Refusal, OSError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, CertsError, Refusal, OSError) as error:
             for one in sockets:
                 one.close()
             reason = error.reason if isinstance(error, Refusal) else Reason.BAD_REQUEST

@@ -13,6 +13,7 @@ from broker.audit.log import AuditLog
 from broker.audit.records import Record
 from broker.gateway.capture import capture
 from broker.gateway.dial import Dialler
+from broker.gateway.inspector import Inspector
 from broker.gateway.links import Links, read_links
 from broker.gateway.reactor import Handler, Reactor
 from broker.gateway.records import Recorder
@@ -38,6 +39,7 @@ class Broker:
         log: AuditLog,
         log_location: str,
         resolver: Resolver,
+        inspector: Inspector | None = None,
         find_grant: FindGrant = lambda _: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
@@ -46,6 +48,7 @@ class Broker:
         self.log_location = log_location
         self.reactor = Reactor(loop, end_turn=self.end_turn, failed=self._failed)
         self.dialler = Dialler(self.reactor, resolver, self._current_links, policy.limits)
+        self.inspector = inspector
         self._resolver = resolver
         self._find_grant = find_grant
         self._on_idle = on_idle
@@ -80,6 +83,7 @@ class Broker:
             listeners=listeners,
             capture=capture,
             flush=self.end_turn,
+            inspector=self.inspector,
             clock=time.time,
         )
         self._sessions[identity.session] = session

@@ -7,9 +7,9 @@ from typing import assert_never
 from broker.audit.records import Plane
 from broker.gateway.http import HttpConnection
 from broker.gateway.names import StreamNames
-from broker.gateway.reactor import IN
+from broker.gateway.reactor import HANGUP
 from broker.gateway.records import About
-from broker.gateway.relay import reset
+from broker.gateway.relay import Tunnel, reset
 from broker.gateway.session import Session, format_wanted
 from broker.gateway.streams import PlainStream, Stream
 from broker.gateway.tls import TlsConnection
@@ -39,12 +39,45 @@ def capture(session: Session, sock: socket.socket, wanted: tuple[str, int]) -> N
         )
         proxy.start(b"")
         return
+    if port == 0:
+        # TCP has the port, no authority does: nothing can be allowed there (RFC 6335 §6).
+        about = About(Plane.TCP, format_wanted(host, port), scheme="tcp")
+        session.recorder.refuse(about, Refusal(Reason.BAD_PORT, "port 0 is no destination"))
+        reset(sock)
+        return
     Captured(session, sock, _asked(session, host, port), format_wanted(host, port)).start()
 
 
 def _take_over(session: Session, client: Stream, authority: Authority, wanted: str, early: bytes) -> None:
     """What follows an accepted CONNECT is judged as if it had been captured on the way to that authority."""
-    Captured(session, client.sock, authority, wanted).take_over(early)
+    sock = client.sock
+    if early:
+        # Sent before our 200 and read with the CONNECT: put it back in front of what is still to come.
+        sock = _Refilled(session, sock, early).far_end
+        session.reactor.add(sock.fileno(), lambda _events: None)
+    Captured(session, sock, authority, wanted).take_over()
+
+
+class _Refilled:
+    """A socket with octets put back: a tunnel into a socket pair, whose far end is served instead."""
+
+    def __init__(self, session: Session, sock: socket.socket, early: bytes) -> None:
+        self._session = session
+        near, self.far_end = socket.socketpair()
+        near.setblocking(False)
+        self.far_end.setblocking(False)
+        session.reactor.add(near.fileno(), lambda _events: None)
+        self._tunnel = Tunnel(session.reactor, sock, near, limits=session.limits, watcher=self, early=early)
+        session.remember(self)
+        self._tunnel.start()
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """End it; what is served at the far end has its own record."""
+        self._tunnel.end(reason, detail)
+
+    def tunnel_ended(self, _tunnel: Tunnel, _reason: Reason, _detail: str) -> None:
+        """Nothing to record."""
+        self._session.forget(self)
 
 
 def _asked(session: Session, host: str, port: int) -> Authority:
@@ -56,50 +89,47 @@ def _asked(session: Session, host: str, port: int) -> Authority:
 class Captured:
     """A connection whose protocol is not known yet. `asked`: the name that the address was given to, or the address."""
 
-    __slots__ = ("_asked", "_first", "_session", "_sock", "_wanted", "deadline")
+    __slots__ = ("_asked", "_session", "_sock", "_wanted", "deadline")
 
     def __init__(self, session: Session, sock: socket.socket, asked: Authority, wanted: str) -> None:
         self._session = session
         self._sock = sock
         self._asked = asked
         self._wanted = wanted
-        self._first = b""
         self.deadline = 0.0
 
     def start(self) -> None:
         """Begin with a new socket that the reactor does not know yet."""
         self._session.reactor.add(self._sock.fileno(), self.on_event)
-        self._begin(b"")
+        self._begin()
 
-    def take_over(self, first: bytes) -> None:
-        """Begin with a socket that the reactor watches and from which `first` was read already."""
+    def take_over(self) -> None:
+        """Begin with a socket that the reactor watches."""
         self._session.reactor.replace(self._sock.fileno(), self.on_event)
-        self._begin(first)
+        self._begin()
 
-    def _begin(self, first: bytes) -> None:
-        self._first = first
+    def _begin(self) -> None:
         self._session.remember(self)
         reactor = self._session.reactor
         hopeful = isinstance(self._decide("https"), Allowed) or isinstance(self._decide("http"), Allowed)
         self.deadline = reactor.now + (self._session.limits.silent_seconds if hopeful else HOPELESS_SECONDS)
         reactor.watch(self)
-        self.on_event(IN)
+        self.on_event(0)
 
-    def on_event(self, _events: int) -> None:
-        """Read until the protocol is clear."""
+    def on_event(self, events: int) -> None:
+        """Look, without taking: whoever serves the connection reads it from its begin."""
         try:
-            while (protocol := sniff(self._first)) is None:
-                data = self._sock.recv(FIRST_BYTES)
-                if not data:
-                    self._gone("closed before it said anything")
-                    return
-                self._first += data
+            first = self._sock.recv(FIRST_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError as error:
             self._gone(error.strerror or "reset")
             return
-        self._serve(protocol)
+        protocol = sniff(first)
+        if protocol is not None:
+            self._serve(protocol, first)
+        elif not first or events & HANGUP:
+            self._gone("closed before it said anything")
 
     def on_deadline(self, _events: int) -> None:
         """The client is silent. Where servers speak first that is its right, but nobody answers here."""
@@ -112,15 +142,15 @@ class Captured:
     def _decide(self, scheme: Scheme) -> Verdict:
         return self._session.decide(Facts(stage=Stage.CONNECTION, scheme=scheme, authority=self._asked))
 
-    def _serve(self, protocol: Protocol) -> None:
+    def _serve(self, protocol: Protocol, first: bytes) -> None:
         match protocol:
             case Protocol.TLS:
                 self._leave()
-                TlsConnection(self._session, self._sock, self._asked, self._wanted).start(self._first)
+                TlsConnection(self._session, self._sock, self._asked, self._wanted).start(first)
             case Protocol.HTTP1:
                 self._leave()
                 stream = PlainStream(self._sock)
-                HttpConnection(self._session, stream, asked=self._asked, wanted=self._wanted).start(self._first)
+                HttpConnection(self._session, stream, asked=self._asked, wanted=self._wanted).start(b"")
             case Protocol.H2_PREFACE:
                 self._refuse(Refusal(Reason.UPGRADE_REFUSED, "HTTP/2 without TLS is not served"))
             case Protocol.UNKNOWN:

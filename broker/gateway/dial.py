@@ -80,9 +80,7 @@ class Dialler:
             return
         self.reactor.run(lambda: self._judge_and_start(dialling, answers, opened))
 
-    def _judge_and_start(
-        self, dialling: "Dialling", answers: tuple[Address, ...], opened: tuple[Network, ...]
-    ) -> None:
+    def _judge_and_start(self, dialling: "Dialling", answers: tuple[Address, ...], opened: tuple[Network, ...]) -> None:
         links = self._links()
         try:
             judged = judge_answers(answers, opened=opened, own=links.own, on_link=links.on_link)

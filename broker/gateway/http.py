@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from broker.audit.records import Plane
-from broker.gateway.dial import Dialled, Dialling
 from broker.gateway.lingering import Lingering
+from broker.gateway.reach import Reaching
 from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT
 from broker.gateway.records import About
 from broker.gateway.relay import Tunnel
 from broker.gateway.requests import Question, question
 from broker.gateway.session import Session
-from broker.gateway.streams import Outlet, Piece, PlainStream, Stream
+from broker.gateway.streams import Outlet, Piece, Stream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied
@@ -37,7 +37,8 @@ type TakeOver = Callable[[Session, Stream, Authority, str, bytes], None]
 class HttpConnection:
     """One client connection. `asked` is the authority that it was opened for; None for the explicit proxy.
 
-    `take_over` serves what follows an accepted CONNECT; it is needed only with the explicit proxy.
+    `take_over` serves what follows an accepted CONNECT; it is needed only with the explicit proxy. `refused` is the
+    answer to every request of a connection that was refused as a whole.
     """
 
     def __init__(  # noqa: PLR0913
@@ -49,6 +50,7 @@ class HttpConnection:
         wanted: str,
         scheme: Scheme = "http",
         take_over: TakeOver | None = None,
+        refused: Denied | None = None,
     ) -> None:
         self._session = session
         self._reactor = session.reactor
@@ -58,13 +60,14 @@ class HttpConnection:
         self._wanted = wanted
         self._scheme: Scheme = scheme
         self._take_over = take_over
+        self._refused = refused
         self._exchange = Exchange(session.http_limits, allow_connect=asked is None)
         self._todo: deque[on.Event] = deque()
         self._busy = False
         self._open = True
         self._closing: on.CloseClient | None = None
         self._upstream: Upstream | None = None
-        self._dialling: Dialling | None = None
+        self._reaching: Reaching | None = None
         self._tunnel: Tunnel | None = None
         self._question: Question | None = None
         self._allowed: Allowed | None = None
@@ -277,7 +280,7 @@ class HttpConnection:
         self._question = asked
         self._about.authority = str(asked.facts.authority)
         self._about.plane = Plane.CONNECT if asked.connect else self._about.plane
-        verdict = self._session.settle(self._about, self._session.decide(asked.facts))
+        verdict = self._session.settle(self._about, self._refused or self._session.decide(asked.facts))
         if isinstance(verdict, Denied):
             self._send_denial(verdict.reason, verdict.detail, verdict.rule.name if verdict.rule else None)
         elif asked.connect:
@@ -292,15 +295,22 @@ class HttpConnection:
         if pooled is not None:
             self._use(pooled)
             return
-        dialling = self._session.dialler.dial(authority, allowed.addresses, self._dialled)
-        self._dialling = dialling if dialling.pending else None
+        self._reaching = reaching = Reaching(
+            self._session.dialler,
+            self._session.inspector,
+            scheme=self._scheme,
+            authority=authority,
+            seconds=self._session.limits.connect_seconds,
+            done=self._reached,
+        )
+        reaching.start(allowed.addresses)
 
-    def _dialled(self, outcome: Dialled | Refusal) -> None:
-        self._dialling = None
+    def _reached(self, outcome: Upstream | Refusal) -> None:
+        self._reaching = None
         if isinstance(outcome, Refusal):
             self._upstream_failed(outcome, repeatable=False)
         else:
-            self._use(Upstream(PlainStream(outcome.sock), outcome))
+            self._use(outcome)
 
     def _use(self, upstream: Upstream) -> None:
         asked = self._question
@@ -433,8 +443,8 @@ class HttpConnection:
         self._todo.clear()
         self._reactor.unwatch(self)
         self._session.forget(self)
-        if self._dialling is not None:
-            self._dialling.cancel()
+        if self._reaching is not None:
+            self._reaching.cancel()
         self._drop_upstream()
 
     def _drop_upstream(self) -> None:

@@ -36,7 +36,11 @@ class Reactor:
     """Registers descriptors and calls their handlers. `buffer` is the one read buffer that all handlers share."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, end_turn: Callable[[], None], failed: Callable[[Handler, Exception], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        end_turn: Callable[[], None],
+        failed: Callable[[Handler, Exception], None],
     ) -> None:
         self.loop = loop
         self.now = loop.time()

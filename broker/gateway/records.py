@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from broker.audit.errors import AuditUnavailable
 from broker.audit.log import Counts
 from broker.audit.records import Event, Kind, Plane, Record, Verdict
 from broker.policy.decide import Allowed, Denied
@@ -28,7 +29,10 @@ class About:
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Writes the records of one session. `append` is the log's; it raises when the log cannot take a record."""
+    """Writes the records of one session. `append` is the log's; it raises when the log cannot take a record.
+
+    Only an allow passes that on, because nothing may be allowed without a record: a refusal or an end happens anyway.
+    """
 
     append: Callable[[Record], str]
     now: Callable[[], float]
@@ -88,32 +92,35 @@ class Recorder:
         bytes_down: int = 0,
         status: int = 0,
     ) -> str:
-        record = (
-            Record(
-                kind=kind,
-                ref=about.record,
-                session=self.session,
-                call=self.call,
-                grant=self.grant,
-                policy=self.policy,
-                plane=about.plane,
-                wanted=about.wanted,
-                scheme=about.scheme,
-                authority=about.authority,
-                method=about.method,
-                path=about.path,
-                verdict=verdict,
-                reason=reason,
-                rule=about.rule,
-                detail=detail,
-                dialled=about.dialled,
-                bytes_up=bytes_up,
-                bytes_down=bytes_down,
-                duration_ms=round((self.now() - about.started) * 1000, 1) if kind is Kind.CLOSE else 0.0,
-                status=status,
-            )
+        record = Record(
+            kind=kind,
+            ref=about.record,
+            session=self.session,
+            call=self.call,
+            grant=self.grant,
+            policy=self.policy,
+            plane=about.plane,
+            wanted=about.wanted,
+            scheme=about.scheme,
+            authority=about.authority,
+            method=about.method,
+            path=about.path,
+            verdict=verdict,
+            reason=reason,
+            rule=about.rule,
+            detail=detail,
+            dialled=about.dialled,
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
+            duration_ms=round((self.now() - about.started) * 1000, 1) if kind is Kind.CLOSE else 0.0,
+            status=status,
         )
-        identity = self.append(record)
+        try:
+            identity = self.append(record)
+        except AuditUnavailable:
+            if verdict is Verdict.ALLOW:
+                raise
+            return ""  # a refusal stands without a record; the log itself counts what it had to turn away
         self.counts.add(record)
         about.record = about.record or identity
         return identity

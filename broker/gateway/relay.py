@@ -46,20 +46,32 @@ def reset(sock: Joinable) -> None:
 class _Direction:
     """One way of a tunnel. `pending` is what `sink` has not taken yet."""
 
-    __slots__ = ("done", "moved", "pending", "sink", "source")
+    __slots__ = ("done", "exact", "moved", "pending", "sink", "source")
 
     def __init__(self, source: Joinable, sink: Joinable, pending: bytes) -> None:
         self.source = source
         self.sink = sink
         self.pending = pending
         self.moved = 0
+        self.exact = type(source) is socket.socket  # a short read means that nothing is left; not so with TLS records
         self.done = False  # the source has ended and the sink was told
 
 
 class Tunnel:
     """Two non-blocking sockets that the reactor watches already. `early` was read from the client before."""
 
-    __slots__ = ("_client", "_down", "_half_closed", "_last", "_limits", "_reactor", "_up", "_upstream", "_watcher", "deadline")
+    __slots__ = (
+        "_client",
+        "_down",
+        "_half_closed",
+        "_last",
+        "_limits",
+        "_reactor",
+        "_up",
+        "_upstream",
+        "_watcher",
+        "deadline",
+    )
 
     def __init__(  # noqa: PLR0913
         self,
@@ -172,7 +184,7 @@ class Tunnel:
                 # EAGAIN in the middle: the rest must outlive the shared buffer.
                 way.pending = bytes(view[sent:count])
                 return
-            if count < size and not hangup:
+            if count < size and way.exact and not hangup:
                 return  # drained: new data or an end raises a new edge
             budget -= count
             if budget <= 0:

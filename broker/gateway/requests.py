@@ -44,5 +44,3 @@ def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Ques
         websocket=head.upgrade is not None,
     )
     return Question(facts, target.path)
-
-

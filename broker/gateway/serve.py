@@ -1,6 +1,7 @@
 """The broker as a process of its own, for one runner that was started together with it."""
 
 import asyncio
+import importlib
 import resource
 import signal
 import socket
@@ -12,7 +13,21 @@ from broker.audit.log import AuditLog
 from broker.control.settings import Settings
 from broker.gateway.attach import AttachConnection
 from broker.gateway.broker import Broker
+from broker.gateway.inspector import Inspector
 from broker.gateway.resolve import Resolver, make_absolute
+from certs.store import authority_directory
+
+
+def preload() -> None:
+    """Import what is otherwise imported on first use: after a change of user this interpreter may be unreadable."""
+    for module in (
+        "certs.contexts",
+        "certs.upstream",
+        "certs.authority",
+        "concurrent.futures.thread",
+        "cryptography.x509",
+    ):
+        importlib.import_module(module)
 
 
 def serve_one(connection: socket.socket, settings: Settings) -> None:
@@ -37,6 +52,7 @@ async def _serve(connection: socket.socket, settings: Settings) -> None:
         log=log,
         log_location=str(directory),
         resolver=Resolver(settings.policy.limits, settings.fixed),
+        inspector=Inspector(authority_directory(settings.state), settings.certificates),
         on_idle=done.set,
     )
     lease = AttachConnection(broker, connection)

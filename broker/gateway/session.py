@@ -9,6 +9,7 @@ from typing import Protocol
 from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Plane
 from broker.gateway.dial import Dialler
+from broker.gateway.inspector import Inspector
 from broker.gateway.names import DatagramNames
 from broker.gateway.reactor import LISTENER, Reactor
 from broker.gateway.records import About, Recorder
@@ -63,6 +64,7 @@ class Session:
     listeners: list[socket.socket]
     capture: Capture
     flush: Callable[[], None]
+    inspector: Inspector | None = None
     clock: Callable[[], float]
     zone: SyntheticZone = field(default_factory=SyntheticZone)
     upstreams: Upstreams = field(init=False)
@@ -179,7 +181,15 @@ class Session:
             reset(sock)
             return
         sock.setblocking(False)
-        self.capture(self, sock, wanted)
+        try:
+            self.capture(self, sock, wanted)
+        except Exception:
+            # Our own fault with one connection: it ends, on record, and those behind it are accepted all the same.
+            self.recorder.refuse(About(Plane.TCP, format_wanted(*wanted)), Refusal(Reason.INTERNAL, "not served"))
+            self.reactor.remove(sock.fileno())
+            reset(sock)
+            self.reactor.again(self.listeners[0].fileno(), LISTENER)
+            raise
 
 
 def format_wanted(host: str, port: int) -> str:

@@ -1,4 +1,4 @@
-"""TLS connections: read the ClientHello, make the names agree, decide, and then splice.
+"""TLS connections: read the ClientHello, make the names agree, decide, and then splice or inspect.
 
 What is judged is the name that the sandbox asked for (or the address that it dialled) with the port; the SNI must be
 exactly that name, because it is what the upstream will answer to. The hello is sent on as it came.
@@ -8,16 +8,20 @@ import socket
 
 from broker.audit.records import Plane
 from broker.gateway.dial import Dialled, Dialling
+from broker.gateway.inspect import InspectedConnection
+from broker.gateway.inspector import Inspector
+from broker.gateway.reactor import HANGUP
 from broker.gateway.records import About
 from broker.gateway.relay import Tunnel, reset
 from broker.gateway.session import Session
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied, Facts, Stage
 from broker.policy.reasons import Family, Reason, Refusal
+from broker.policy.rules import TlsMode
 from broker.wire.client_hello import ClientHello, parse_client_hello
 from broker.wire.records import bytes_missing
 
-READ_BYTES = 16 * 1024
+PEEK_BYTES = 64 * 1024
 
 
 class TlsConnection:
@@ -37,32 +41,36 @@ class TlsConnection:
         self.deadline = session.reactor.now + session.limits.client_hello_seconds
 
     def start(self, first: bytes) -> None:
-        """Take over a watched socket from which `first` was read already."""
+        """Take over a watched socket; `first` was seen in it, but not taken."""
         self._first = first
         self._about.started = self._session.reactor.now
         self._session.remember(self)
         self._session.reactor.watch(self)
         self._session.reactor.replace(self._sock.fileno(), self.on_event)
-        self.on_event(0)
+        self._try_hello(hangup=False)
 
-    def on_event(self, _events: int) -> None:
-        """Read until the hello is whole."""
+    def on_event(self, events: int) -> None:
+        """Look again, without taking: the hello is for whoever serves it."""
         try:
-            while (hello := self._parse()) is None:
-                data = self._sock.recv(READ_BYTES)
-                if not data:
-                    self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
-                    return
-                self._first += data
+            self._first = self._sock.recv(PEEK_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError as error:
             self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, f"{error.strerror} inside the ClientHello"))
+            return
+        self._try_hello(hangup=bool(events & HANGUP) or not self._first)
+
+    def _try_hello(self, *, hangup: bool) -> None:
+        try:
+            hello = self._parse()
         except Refusal as refusal:
             self._refuse(refusal)
-        else:
+            return
+        if hello is not None:
             self._session.reactor.unwatch(self)
             self._judge(hello)
+        elif hangup:
+            self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
 
     def on_deadline(self, _events: int) -> None:
         """The hello took too long."""
@@ -101,11 +109,22 @@ class TlsConnection:
         # The policy's own "no" is the more useful answer where both apply.
         if isinstance(verdict, Allowed) and mismatch is not None:
             verdict = Denied(mismatch.reason, verdict.rule, mismatch.detail)
+        inspector = self._session.inspector
+        if inspector is not None and (isinstance(verdict, Denied) or verdict.rule.tls is TlsMode.INSPECT):
+            self._inspect(inspector, hello, verdict if isinstance(verdict, Denied) else None)
+            return
         settled = self._session.settle(self._about, verdict)
         if isinstance(settled, Denied):
             self._drop()
         else:
             self._dial(settled)
+
+    def _inspect(self, inspector: Inspector, hello: ClientHello, refused: Denied | None) -> None:
+        self._session.forget(self)
+        inspected = InspectedConnection(
+            self._session, inspector, self._sock, asked=self._asked, wanted=self._about.wanted, refused=refused
+        )
+        inspected.start(hello)
 
     def _dial(self, verdict: Allowed) -> None:
         dialling = self._session.dialler.dial(self._asked, verdict.addresses, self._dialled)
@@ -123,9 +142,7 @@ class TlsConnection:
             outcome.sock,
             limits=self._session.limits,
             watcher=self,
-            early=self._first,
         )
-        self._first = b""
         self._tunnel.start()
 
     def _refuse(self, refusal: Refusal) -> None:

@@ -14,7 +14,7 @@ from broker.policy.authority import Authority, parse_authority
 from broker.policy.load import load_policy
 from broker.policy.problems import PolicyError
 from broker.policy.reasons import Refusal
-from broker.policy.rules import Policy, TlsMode
+from broker.policy.rules import Policy
 from sandbox.spec import Terminal
 from wicketgate.output import Stream
 from wicketgate.run import Outcome, Request, run
@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913  one parameter an option
     cacert: tuple[Path, ...],
     private: tuple[str, ...],
     timeout: float | None,
-    as_json: bool,  # noqa: FBT001
+    as_json: bool,
     command: tuple[str, ...],
 ) -> int:
     """Run COMMAND in a sandbox that has no network, or one cable to what --allow names."""
@@ -75,7 +75,7 @@ def _policy(allow: tuple[str, ...], file: Path | None, private: tuple[str, ...])
             if private:
                 raise click.UsageError("--private goes with --allow; in a policy file it is the rule's `addresses`.")
             return load_policy(file)
-        return policy_from_allows(allow, private, tls=TlsMode.SPLICE) if allow or private else None
+        return policy_from_allows(allow, private) if allow or private else None
     except PolicyError as error:
         raise click.UsageError(str(error)) from error
 

@@ -1,0 +1,94 @@
+"""The inspect plane: terminate TLS under a leaf for exactly the SNI, then judge every request inside.
+
+Also the way in which a refusal of a TLS connection becomes readable: the handshake is completed, and every request is
+answered with the denial.
+"""
+
+import socket
+
+from broker.audit.records import Plane
+from broker.gateway.http import HttpConnection
+from broker.gateway.inspector import Inspector
+from broker.gateway.records import About
+from broker.gateway.relay import reset
+from broker.gateway.session import Session
+from broker.gateway.tls_streams import Handshake, Outcome, TlsStream, wrap_server
+from broker.policy.authority import Authority
+from broker.policy.decide import Denied
+from broker.policy.reasons import Family, Reason, Refusal
+from broker.wire.client_hello import ClientHello
+from certs.alerts import Fault, classify_downstream
+from certs.errors import CertsError
+
+HANDSHAKE_SECONDS = 10.0
+HTTP_11 = "http/1.1"
+
+
+class InspectedConnection:
+    """A TLS connection until its handshake is done. The ClientHello is still in the socket."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        session: Session,
+        inspector: Inspector,
+        sock: socket.socket,
+        *,
+        asked: Authority,
+        wanted: str,
+        refused: Denied | None,
+    ) -> None:
+        self._session = session
+        self._inspector = inspector
+        self._sock = sock
+        self._asked = asked
+        self._wanted = wanted
+        self._refused = refused
+        self._handshake: Handshake | None = None
+
+    def start(self, hello: ClientHello) -> None:
+        """Make the leaf and answer the hello."""
+        name = str(hello.server_name or self._asked.host)
+        try:
+            context = self._inspector.server_context(name, (HTTP_11,))
+        except CertsError as error:
+            self._fail(Refusal(Reason.INTERNAL, f"no leaf for this name: {error.cause}"))
+            return
+        self._session.remember(self)
+        self._sock = wrapped = wrap_server(context, self._sock)
+        self._handshake = Handshake(self._session.reactor, wrapped, HANDSHAKE_SECONDS, self._shaken)
+        self._handshake.start()
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """End it with a reset and a record."""
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self._fail(Refusal(reason, detail))
+
+    def _shaken(self, outcome: Outcome) -> None:
+        if isinstance(outcome, TlsStream):
+            self._session.forget(self)
+            HttpConnection(
+                self._session, outcome, asked=self._asked, wanted=self._wanted, scheme="https", refused=self._refused
+            ).start(b"")
+            return
+        if isinstance(outcome, TimeoutError):
+            self._fail(Refusal(Reason.HEAD_TIMEOUT, str(outcome)))
+            return
+        failure = classify_downstream(outcome)
+        reason = Reason.CLIENT_REJECTED_CA if failure.fault is Fault.REJECTED_CA else Reason.BAD_CLIENT_HELLO
+        if failure.fault is Fault.CLOSED:
+            reason = Reason.CLIENT_CLOSED
+        self._fail(Refusal(reason, f"{failure.text}; {failure.hint}" if failure.hint else failure.text))
+
+    def _fail(self, refusal: Refusal) -> None:
+        session = self._session
+        about = About(Plane.INSPECT, self._wanted, scheme="https", authority=str(self._asked))
+        if self._refused is not None:
+            session.settle(about, self._refused)
+        elif refusal.reason.family is Family.END:
+            session.recorder.close(about, refusal.reason, refusal.detail, bytes_up=0, bytes_down=0)
+        else:
+            session.recorder.refuse(about, refusal)
+        session.forget(self)
+        session.reactor.remove(self._sock.fileno())
+        reset(self._sock)

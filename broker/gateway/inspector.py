@@ -1,0 +1,61 @@
+"""What inspection needs: leaves for the sandbox's side, trust for the internet's side. Loaded when first needed.
+
+The authority's key is read here and nowhere else. `cryptography` is imported with it, which takes longer than all the
+rest of a broker's start.
+"""
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from certs.contexts import LeafCache
+    from certs.upstream import UpstreamTrust
+
+
+class Inspector:
+    """One for all sessions of a broker. `extra`: PEM texts that upstream connections trust too."""
+
+    def __init__(self, directory: Path, extra: tuple[bytes, ...] = ()) -> None:
+        self._directory = directory
+        self._extra = extra
+        self._leaves: LeafCache | None = None
+        self._trust: UpstreamTrust | None = None
+
+    def authority_pem(self) -> bytes:
+        """The authority's trusted certificates, for the trust kit; the authority is made on first use."""
+        from certs.store import trusted_pem  # noqa: PLC0415
+
+        now = datetime.now(UTC)
+        known = trusted_pem(self._directory, now)
+        if known is not None:
+            return known
+        self.load()
+        known = trusted_pem(self._directory, now)
+        assert known is not None
+        return known
+
+    def load(self) -> None:
+        """Read (or make) the authority and the roots."""
+        from certs.authority import CertificateAuthority  # noqa: PLC0415
+        from certs.contexts import LeafCache  # noqa: PLC0415
+        from certs.upstream import UpstreamTrust  # noqa: PLC0415
+
+        if self._leaves is None:
+            authority = CertificateAuthority.load_or_create(self._directory, datetime.now(UTC))
+            self._leaves = LeafCache(authority)
+        if self._trust is None:
+            self._trust = UpstreamTrust(extra=self._extra)
+
+    def server_context(self, name: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
+        """A context with a leaf for exactly this name. Raises CertsError."""
+        self.load()
+        assert self._leaves is not None
+        return self._leaves.context_for(name, alpn)
+
+    def client_context(self, host: str) -> ssl.SSLContext:
+        """A context that trusts the system's roots and the configured ones. Raises CertsError."""
+        self.load()
+        assert self._trust is not None
+        return self._trust.context_for(host, ("http/1.1",))

@@ -1,0 +1,163 @@
+"""TLS as a non-blocking stream on its descriptor, and the handshakes of both sides.
+
+`ssl` says "wants to read" where a socket says EAGAIN; here both are BlockingIOError, so the planes need not care.
+"""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+from broker.gateway.reactor import Reactor
+from broker.gateway.relay import reset
+from broker.gateway.streams import Piece
+
+GATHER = 64 * 1024  # one read of `ssl` is at most one record; several are worth one turn of the plane
+JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
+
+
+class TlsStream:
+    """An established TLS connection. See `streams.Stream`."""
+
+    __slots__ = ("_reading", "sock")
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self.sock = sock
+        self._reading = True
+
+    @property
+    def joinable(self) -> "JoinableTls":
+        return JoinableTls(self.sock)
+
+    def receive(self, view: memoryview) -> int:
+        total, room = 0, min(len(view), GATHER)
+        while total < room:
+            try:
+                count = self.sock.recv_into(view[total:room])
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                if total:
+                    return total
+                raise BlockingIOError from error
+            except OSError:
+                if total:
+                    return total  # what arrived whole is delivered first; the error comes again
+                raise
+            if count == 0:
+                return total
+            total += count
+        return total
+
+    def send(self, pieces: Sequence[Piece]) -> int:
+        first = pieces[0]
+        if len(pieces) > 1 and sum(map(len, pieces)) <= JOIN:
+            first = b"".join(pieces)
+        try:
+            return self.sock.send(first)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.sock.unwrap()  # close_notify
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.sock.unwrap()
+        self.sock.close()
+
+    def reset(self) -> None:
+        reset(self.sock)
+
+
+class JoinableTls:
+    """The same for a tunnel. A short read does not mean that nothing is left: a read is one record."""
+
+    __slots__ = ("_sock",)
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        try:
+            return self._sock.recv_into(buffer)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        try:
+            return self._sock.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def shutdown(self, how: int, /) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._sock.unwrap()
+        self._sock.shutdown(how)
+
+    def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
+        self._sock.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+type Outcome = TlsStream | OSError
+
+
+class Handshake:
+    """A handshake under way on a socket that the reactor watches. `done` is called once."""
+
+    __slots__ = ("_done", "_reactor", "_sock", "deadline")
+
+    def __init__(self, reactor: Reactor, sock: ssl.SSLSocket, seconds: float, done: Callable[[Outcome], None]) -> None:
+        self._reactor = reactor
+        self._sock = sock
+        self._done: Callable[[Outcome], None] | None = done
+        self.deadline = reactor.now + seconds
+
+    def start(self) -> None:
+        """Begin; the outcome may come at once."""
+        self._reactor.replace(self._sock.fileno(), self.on_event)
+        self._reactor.watch(self)
+        self.on_event(0)
+
+    def on_event(self, _events: int) -> None:
+        """Go on with it."""
+        try:
+            self._sock.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._finish(error)
+        else:
+            self._finish(TlsStream(self._sock))
+
+    def on_deadline(self, _events: int) -> None:
+        """It took too long."""
+        self._finish(TimeoutError("the TLS handshake took too long"))
+
+    def cancel(self) -> None:
+        """Stop without an outcome. The socket is the owner's."""
+        self._done = None
+        self._reactor.unwatch(self)
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._reactor.unwatch(self)
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+
+def wrap_server(context: ssl.SSLContext, sock: socket.socket) -> ssl.SSLSocket:
+    """The sandbox's side: we are its server."""
+    return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+
+
+def wrap_client(context: ssl.SSLContext, sock: socket.socket, host: str) -> ssl.SSLSocket:
+    """The internet's side: `host` is sent as SNI and is what the certificate must be for."""
+    return context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False)
