@@ -12,7 +12,7 @@ a whole (or a live one cut at its end) is found by comparing with heads that wer
 Pure: lines come in as bytes, signatures are checked by a function that is passed in.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -88,6 +88,16 @@ def seal(previous: str, body: bytes) -> tuple[bytes, str]:
     """Return the finished line, newline included, and its hash."""
     digest = link(previous, body)
     return b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode()), digest
+
+
+def seal_all(previous: str, bodies: Iterable[bytes]) -> tuple[bytes, str]:
+    """Return the finished lines of several bodies and the last hash: `seal` for each, without the detours."""
+    head = previous.encode()
+    parts: list[bytes] = []
+    for body in bodies:
+        head = sha256(head + body).hexdigest().encode()
+        parts += (body[:-1], _SEPARATOR, head, b'"}\n')
+    return b"".join(parts), head.decode()
 
 
 def split_line(line: bytes) -> tuple[bytes, str] | None:

@@ -18,7 +18,7 @@ from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments
 
 INDEX_NAME: Final = "index.sqlite3"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _OPEN_FILES: Final = 64
@@ -47,8 +47,9 @@ _LOOKUPS: Final = {
     "by_host": "(host, time)",
     "by_call": "(call, time) WHERE call <> ''",
     "by_grant": "(grant_id, time) WHERE grant_id <> ''",
-    "by_refusal": "(verdict, reason, time) WHERE verdict IN ('deny', 'failure')",
-    "by_file": "(file)",
+    "by_refusal": "(verdict, time) WHERE verdict IN ('deny', 'failure')",
+    "by_reason": "(reason, time) WHERE verdict IN ('deny', 'failure')",
+    "by_place": "(file, offset)",
 }
 _INSERT: Final = f"INSERT OR REPLACE INTO records VALUES ({', '.join('?' * 22)})"  # noqa: S608
 Row = tuple[
@@ -283,6 +284,7 @@ def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = OFF")  # a lost index is rebuilt
         database.execute("PRAGMA cache_size = -65536")
+        database.execute("PRAGMA temp_store = MEMORY")
         with _transaction(database):
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _VERSION):

@@ -19,7 +19,7 @@ from typing import Final, NoReturn, Self
 
 import msgspec
 
-from broker.audit.chain import FORMAT, GENESIS, Checkpoint, seal, signed_message
+from broker.audit.chain import FORMAT, GENESIS, Checkpoint, seal, seal_all, signed_message
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditKeyError, AuditUnavailable
 from broker.audit.records import Event, Kind, Record, Verdict, encode_record, record_from
@@ -31,6 +31,10 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BUFFER_BYTES: Final = 256 * 1024  # a caller that forgets to flush holds no more than this
 _BACKLOG_BYTES: Final = 1024 * 1024  # what is kept while nothing can be written
 _RETRY_SECONDS: Final = 0.2
+# Looked up once: a member of an Enum class costs more than the rest of a comparison.
+_DECISION: Final = Kind.DECISION
+_ALLOW: Final = Verdict.ALLOW
+_FAILURE: Final = Verdict.FAILURE
 _encode = msgspec.json.Encoder().encode
 
 
@@ -63,10 +67,14 @@ class Counts:
 
     def add(self, record: Record) -> None:
         """Count a decision, or the failure that ended an allowed one."""
-        if record.kind is Kind.DECISION:
-            self.allowed += record.verdict is Verdict.ALLOW
-            self.denied += record.verdict is Verdict.DENY
-        self.failures += record.verdict is Verdict.FAILURE
+        verdict = record.verdict
+        if verdict is _FAILURE:
+            self.failures += 1
+        elif record.kind is _DECISION:
+            if verdict is _ALLOW:
+                self.allowed += 1
+            else:
+                self.denied += 1
 
 
 @dataclass(slots=True)
@@ -225,11 +233,7 @@ class AuditLog:
         self._buffered -= len(self._bodies.pop())
 
     def _write(self, *, sync: bool) -> None:
-        head, lines = self._head, []
-        for body in self._bodies:
-            line, head = seal(head, body)
-            lines.append(line)
-        data = b"".join(lines)
+        data, head = seal_all(self._head, self._bodies)
         file = self._open_file
         try:
             file.write(data)

@@ -19,6 +19,7 @@ from broker.policy.reasons import Family, Reason
 
 _DURATION: Final = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_RARE: Final = 5000
 _EXACT: Final = {
     "session": "session",
     "call": "call",
@@ -121,7 +122,7 @@ def search(index: AuditIndex, wanted: Filter, *, limit: int = 50, page: str = ""
 
     The mark is a place in the order of time, so a page stays the same while new records come in. Raises `BadQuestion`.
     """
-    where, values = _conditions(wanted)
+    where, values = _conditions(wanted, by_host=_is_rare(index, wanted.host))
     if page:
         where.append("(time, file, offset) < (?, ?, ?)")
         values += _parse_mark(page)
@@ -200,7 +201,22 @@ def show(index: AuditIndex, record_id: str) -> Neighbourhood:
     )
 
 
-def _conditions(wanted: Filter) -> tuple[list[str], list[str | int]]:
+def _is_rare(index: AuditIndex, host: str) -> bool:
+    """Tell whether it is cheaper to fetch all records of a host and sort them than to look through the newest first."""
+    if not host:
+        return True
+    where, values = _host_condition(host, "host")
+    matches = f"SELECT 1 FROM records WHERE {where} LIMIT {_RARE + 1}"  # noqa: S608
+    return bool(index.database.execute(f"SELECT COUNT(*) <= {_RARE} FROM ({matches})", values).fetchone()[0])  # noqa: S608
+
+
+def _host_condition(host: str, column: str) -> tuple[str, list[str | int]]:
+    """Match the host and every name below it: in the turned form these follow `key.`, and `/` is the next after `.`."""
+    key = host_key(host.lower().rstrip("."))
+    return f"({column} = ? OR ({column} > ? AND {column} < ?))", [key, key + ".", key + "/"]
+
+
+def _conditions(wanted: Filter, *, by_host: bool = True) -> tuple[list[str], list[str | int]]:
     where: list[str] = []
     values: list[str | int] = []
     for name, column in _EXACT.items():
@@ -211,9 +227,9 @@ def _conditions(wanted: Filter) -> tuple[list[str], list[str | int]]:
     if wanted.verdict in _REFUSALS or wanted.reason in _REFUSAL_REASONS:
         where.append("verdict IN ('deny', 'failure')")  # as the partial index says it, so that it is used
     if wanted.host:
-        key = host_key(wanted.host.lower().rstrip("."))
-        where.append("(host = ? OR (host > ? AND host < ?))")  # "." and "/" are neighbours in ASCII
-        values += [key, key + ".", key + "/"]
+        condition, keys = _host_condition(wanted.host, "host" if by_host else "+host")  # "+" keeps an index from use
+        where.append(condition)
+        values += keys
     for sign, moment in ((">=", wanted.since), ("<", wanted.until)):
         if moment is not None:
             where.append(f"time {sign} ?")
@@ -241,13 +257,16 @@ def _entry(index: AuditIndex, file: int, offset: int, length: int) -> Entry:
 
 def _beside(index: AuditIndex, file: int, offset: int, sign: str, order: str) -> bytes:
     """Return the line next to a place in the same log, across its files; empty where there is none."""
-    row = index.database.execute(
-        "SELECT r.file, r.offset, r.length FROM records r JOIN files f ON f.file = r.file "  # noqa: S608
-        "JOIN files here ON here.file = ? "
-        f"WHERE f.log = here.log AND (f.number, r.offset) {sign} (here.number, ?) "
-        f"ORDER BY f.number {order}, r.offset {order} LIMIT 1",
-        (file, offset),
-    ).fetchone()
+    place = "SELECT file, offset, length FROM records WHERE file = ?"
+    last = f"ORDER BY offset {order} LIMIT 1"
+    row = index.database.execute(f"{place} AND offset {sign} ? {last}", (file, offset)).fetchone()
+    if row is None:
+        other = index.database.execute(
+            "SELECT f.file FROM files f JOIN files here ON here.file = ? "  # noqa: S608
+            f"WHERE f.log = here.log AND f.number {sign} here.number ORDER BY f.number {order} LIMIT 1",
+            (file,),
+        ).fetchone()
+        row = other and index.database.execute(f"{place} {last}", other).fetchone()
     return index.read(*row) if row else b""
 
 
