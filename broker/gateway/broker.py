@@ -15,7 +15,7 @@ from broker.gateway.capture import capture
 from broker.gateway.dial import Dialler
 from broker.gateway.inspector import Inspector
 from broker.gateway.links import Links, read_links
-from broker.gateway.reactor import Handler, Reactor
+from broker.gateway.reactor import Reactor
 from broker.gateway.records import Recorder
 from broker.gateway.resolve import Resolver
 from broker.gateway.session import Identity, Session
@@ -128,9 +128,9 @@ class Broker:
             self._links_read = self.reactor.now
         return self._links
 
-    def _failed(self, handler: Handler, error: Exception) -> None:
+    def _failed(self, callback: Callable[..., None], error: Exception) -> None:
         """The one guard: our own fault ends the connection that met it, on record, and nothing else."""
         traceback.print_exception(error, file=sys.stderr)
-        abort = getattr(getattr(handler, "__self__", None), "abort", None)
+        abort = getattr(getattr(callback, "__self__", None), "abort", None)
         if abort is not None:
             abort(Reason.INTERNAL, type(error).__name__)

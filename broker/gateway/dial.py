@@ -93,7 +93,7 @@ class Dialler:
 class Dialling:
     """One attempt, over the judged addresses in turn."""
 
-    __slots__ = ("_addresses", "_deadline", "_done", "_port", "_reactor", "_seconds", "_sock", "_timer")
+    __slots__ = ("_address", "_addresses", "_deadline", "_done", "_port", "_reactor", "_seconds", "_sock", "_timer")
 
     def __init__(self, reactor: Reactor, port: int, seconds: float, done: Done) -> None:
         self._reactor = reactor
@@ -101,6 +101,7 @@ class Dialling:
         self._seconds = seconds
         self._done: Done | None = done
         self._addresses: list[Address] = []
+        self._address: Address | None = None  # the one being tried
         self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -123,7 +124,12 @@ class Dialling:
             self._timer.cancel()
         done, self._done = self._done, None
         if done is not None:
-            done(outcome)
+            self._reactor.call(done, outcome)
+
+    def abort(self, reason: Reason, detail: str) -> None:
+        """Our own fault: report it as a failure."""
+        self._drop()
+        self.finish(Refusal(reason, detail))
 
     def cancel(self) -> None:
         """Stop without a report."""
@@ -153,10 +159,12 @@ class Dialling:
         if code not in (0, errno.EINPROGRESS):
             self._next(_failure(code, address))
             return
-        self._reactor.add(self._sock.fileno(), lambda events: self._connected(events, address))
+        self._address = address
+        self._reactor.add(self._sock.fileno(), self._connected)
 
-    def _connected(self, events: int, address: Address) -> None:
-        if self._sock is None or not events & (OUT | HANGUP):
+    def _connected(self, events: int) -> None:
+        address = self._address
+        if self._sock is None or address is None or not events & (OUT | HANGUP):
             return
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:

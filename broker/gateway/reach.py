@@ -77,6 +77,11 @@ class Reaching:
             self._handshake.cancel()
             self._drop()
 
+    def abort(self, reason: Reason, detail: str) -> None:
+        """Our own fault: report it as a failure."""
+        self._drop()
+        self._finish(Refusal(reason, detail))
+
     def _connected(self, outcome: Dialled | Refusal) -> None:
         if isinstance(outcome, Refusal):
             self._finish(outcome)
@@ -122,4 +127,4 @@ class Reaching:
     def _finish(self, outcome: Upstream | Refusal) -> None:
         done, self._done = self._done, None
         if done is not None:
-            done(outcome)
+            self._dialler.reactor.call(done, outcome)

@@ -21,6 +21,7 @@ BUFFER_BYTES = 256 * 1024
 TICK = 0.1  # seconds between looks at the deadlines: none of them is finer
 
 type Handler = Callable[[int], None]
+type Failed = Callable[[Callable[..., None], Exception], None]
 
 
 class Timed(Protocol):
@@ -40,7 +41,7 @@ class Reactor:
         loop: asyncio.AbstractEventLoop,
         *,
         end_turn: Callable[[], None],
-        failed: Callable[[Handler, Exception], None],
+        failed: Failed,
     ) -> None:
         self.loop = loop
         self.now = loop.time()
@@ -96,7 +97,10 @@ class Reactor:
     def run(self, callback: Callable[[], None]) -> None:
         """Run something that is not a descriptor's event as a turn: guarded, and with the flush at its end."""
         self.now = self.loop.time()
-        self._call(lambda _: callback(), 0)
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001  as in `call`
+            self._failed(callback, error)
         self._end_turn()
 
     def close(self) -> None:
@@ -108,7 +112,7 @@ class Reactor:
         self.now = now = self.loop.time()
         for timed in [one for one in self._timed if one.deadline <= now]:
             if timed in self._timed:
-                self._call(timed.on_deadline, 0)
+                self.call(timed.on_deadline, 0)
         self._end_turn()
         self._ticking = bool(self._timed)
         if self._ticking:
@@ -118,16 +122,17 @@ class Reactor:
         self.now = self.loop.time()
         again, self._again = self._again, []
         for events, handler in again:
-            self._call(handler, events)
+            self.call(handler, events)
         handlers = self._handlers
         for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
             found = handlers.get(fd)
             if found is not None:
-                self._call(found, events)
+                self.call(found, events)
         self._end_turn()
 
-    def _call(self, handler: Handler, events: int) -> None:
+    def call[T](self, callback: Callable[[T], None], argument: T) -> None:
+        """Call something that another object waits for: a fault in it is its owner's, not the caller's."""
         try:
-            handler(events)
+            callback(argument)
         except Exception as error:  # noqa: BLE001  the one guard: our own fault becomes a denial and a record
-            self._failed(handler, error)
+            self._failed(callback, error)

@@ -18,16 +18,14 @@ from broker.gateway.resolve import Resolver, make_absolute
 from certs.store import authority_directory
 
 
+LOADED_LATER = ("certs.authority", "certs.contexts", "certs.upstream", "concurrent.futures.thread", "cryptography.x509")
+
+
 def preload() -> None:
-    """Import what is otherwise imported on first use: after a change of user this interpreter may be unreadable."""
-    for module in (
-        "certs.contexts",
-        "certs.upstream",
-        "certs.authority",
-        "concurrent.futures.thread",
-        "cryptography.x509",
-    ):
+    """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
+    for module in LOADED_LATER:
         importlib.import_module(module)
+    "example".encode("idna")  # `ssl` wants this codec; once found, a codec stays
 
 
 def serve_one(connection: socket.socket, settings: Settings) -> None:

@@ -141,6 +141,10 @@ class Handshake:
         """It took too long."""
         self._finish(TimeoutError("the TLS handshake took too long"))
 
+    def abort(self, _reason: object, detail: str) -> None:
+        """Our own fault: report it as a failure."""
+        self._finish(OSError(0, detail))
+
     def cancel(self) -> None:
         """Stop without an outcome. The socket is the owner's."""
         self._done = None
@@ -150,7 +154,7 @@ class Handshake:
         self._reactor.unwatch(self)
         done, self._done = self._done, None
         if done is not None:
-            done(outcome)
+            self._reactor.call(done, outcome)
 
 
 def wrap_server(context: ssl.SSLContext, sock: socket.socket) -> ssl.SSLSocket:
