@@ -16,6 +16,8 @@ type LeafName = str | Address
 
 # RFC 5890 LDH labels, and the underscore that real hosts use; hyphens stay inside (RFC 1123 §2.1)
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
+# Registries that register directly below their top-level name only; most certificates never need the whole list.
+_FLAT = frozenset({"com", "net", "org"})
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 
 
@@ -61,7 +63,8 @@ def _icann_suffixes() -> Callable[[str], bool]:
 
 def is_registry_suffix(name: str) -> bool:
     """Whether `name` is a registry's own suffix, such as `com` or `co.uk`, under which strangers register."""
-    return _icann_suffixes()(name)
+    parent, _, top = name.rpartition(".")
+    return (not parent or top not in _FLAT) and _icann_suffixes()(name)
 
 
 def covers(pattern: str, host: str) -> bool:

@@ -11,13 +11,14 @@ import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from certs.alerts import UpstreamCertificateError
 from certs.der import certificate_fields
 from certs.errors import TrustBundleError
-from certs.names import any_covers, is_address
+from certs.names import any_covers, is_address, is_registry_suffix
 from certs.roots import format_pem, parse_pem, system_bundle
 
 # SHA-256 of the subjectPublicKeyInfo of authorities whose private key anyone can have.
@@ -121,7 +122,7 @@ class UpstreamTrust:
     ) -> UpstreamContext:
         """A context for connections to `host` (a normalised name or address), to be used with it as server_hostname.
 
-        `ca`: PEM that the rule trusts in addition. Cached: some 10 ms on a miss. Raises `TrustBundleError`.
+        `ca`: PEM that the rule trusts in addition. Cached: 30 ms on a miss (see `warm`). Raises `TrustBundleError`.
         """
         ours = _needs_own_match(host)
         key = (ours, alpn, ca, client)
@@ -132,6 +133,12 @@ class UpstreamTrust:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(key)
         return context
+
+    def warm(self, *alpn: tuple[str, ...]) -> None:
+        """Load at start what the first connections would wait for: contexts for these protocols, the suffix list."""
+        for protocols in alpn or ((),):
+            self.context_for("", protocols)
+        is_registry_suffix("example")
 
     def _make(
         self, alpn: tuple[str, ...], ca: bytes, client: ClientCertificate | None, *, check_name: bool
@@ -165,6 +172,7 @@ class UpstreamTrust:
             _load_client(context, client)
 
 
+@lru_cache(maxsize=1024)  # the same few intermediates come with every connection
 def public_key_digest(certificate: bytes) -> bytes:
     """SHA-256 of the subjectPublicKeyInfo of a certificate (DER), as in key pinning (RFC 7469 §2.4)."""
     _, key = certificate_fields(certificate)

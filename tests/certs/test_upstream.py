@@ -148,6 +148,28 @@ def test_no_roots_of_the_system_are_blocked_by_mistake() -> None:
     UpstreamTrust().context_for(HOST)
 
 
+# --- hostile certificates ---
+
+
+def test_names_that_a_server_chose_are_cleaned_and_cut_in_the_message() -> None:
+    names = ["evil\n\x1b[31m.example", "b" * 63 + ".example", "c.example", "d.example", "e.example"]
+    words = refusal(server(make(Profile(names=names), ROOT)), "a_b.example.com")
+    assert words.isprintable()
+    assert words.isascii()
+    assert words.startswith("it is not for this name but for evil??[31m.example, ")
+    assert words.endswith(", c.example and 2 more")
+    assert len(words) < 250
+
+
+def test_a_huge_chain_is_refused_before_it_is_read() -> None:
+    leaf = make(Profile(names=[f"host-{number}.example.com" for number in range(6000)]), ROOT)
+    with pytest.raises(ssl.SSLError) as refused:
+        handshake(trust().context_for(HOST), server(leaf), HOST)
+    failure = classify_upstream(refused.value, HOST)
+    assert failure.fault is Fault.HANDSHAKE
+    assert failure.text.endswith("a message of the handshake is too large")
+
+
 # --- it cannot be used wrongly ---
 
 
@@ -178,6 +200,15 @@ def test_over_a_socket_the_checks_are_the_same() -> None:
     with here, pytest.raises(ssl.SSLCertVerificationError, match="not for this name but for"):
         trust().context_for("example.co.uk").wrap_socket(here, server_hostname="example.co.uk")
     thread.join(10)
+
+
+def test_warming_makes_what_the_first_connection_uses() -> None:
+    made = trust()
+    made.warm((), ("http/1.1",))
+    assert len(made._cache) == 2
+    made.context_for(HOST)
+    made.context_for(HOST, ("http/1.1",))
+    assert len(made._cache) == 2
 
 
 def test_contexts_are_cached_by_what_makes_them_differ() -> None:
