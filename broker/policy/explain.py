@@ -44,9 +44,7 @@ def explain(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ex
     subject = _subject(facts)
     match verdict:
         case Allowed(would=Denied() as would):
-            sentence = (
-                f"{subject} is allowed and recorded as one that would be denied ({would.reason}): {would.detail}."
-            )
+            sentence = f"{subject} is allowed ({verdict.reason}): it would be denied ({would.reason}), {would.detail}."
             return Explanation(verdict=verdict, sentence=sentence, turn=_turn_observed(verdict, would, facts, policy))
         case Allowed():
             by = f"rule {verdict.rule.name}"
@@ -77,7 +75,7 @@ def _subject(facts: Facts) -> str:
         return f"a {kind} connection to {facts.authority}"
     path = quote(facts.path or "", 120)[1:-1]
     upgrade = " (WebSocket)" if facts.websocket else ""
-    return f"{facts.method} {facts.scheme}://{facts.authority}{path}{upgrade}"
+    return f"{quote(facts.method or '', 40)[1:-1]} {facts.scheme}://{facts.authority}{path}{upgrade}"
 
 
 def _turn_allowed(verdict: Allowed) -> str:

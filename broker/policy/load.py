@@ -55,14 +55,17 @@ def local_machine() -> Machine:
 def _read_trusted(name: str, folder: int, source: str) -> bytes:
     # O_NONBLOCK: opening a FIFO must not wait for a writer.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise _refuse(source, "is not a regular file", "a file")
         _check_rights(found, source, source)
         if found.st_size > MAX_BYTES:
             raise _refuse(source, f"has {found.st_size} bytes", f"at most {MAX_BYTES}")
-        content = file.read(MAX_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > MAX_BYTES:
         raise _refuse(source, "grows while it is read", f"at most {MAX_BYTES} bytes")
     return content

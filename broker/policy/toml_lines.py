@@ -65,6 +65,7 @@ class _Scanner:
         self.at += brackets
         path: Path = ()
         for key in keys[:-1]:
+            self.lines.setdefault((*path, key), line)
             path = self._inside((*path, key))
         path = (*path, keys[-1])
         if brackets == 2:

@@ -38,7 +38,7 @@ def ask(text: str) -> Facts:
 
 
 def policy_of(rules: str, egress: str = "enabled = true") -> Policy:
-    """A policy from the text of its rules, switched on. Each rule is read alone: how rules go together is not checked."""
+    """A policy from the text of its rules, switched on. Each rule is read alone, not checked with the others."""
     head = parse_policy(f"version = 1\n[egress]\n{egress}", source="test")
     alone = [parse_policy(f"version = 1\n[[rule]]{text}", source="test") for text in rules.split("[[rule]]")[1:]]
     return replace(head, rules=tuple(rule for policy in alone for rule in policy.rules))

@@ -1,8 +1,9 @@
-"""Verdicts: the tables of `tests/cases/policy_decisions.toml`, each neighbouring pair of the precedence, and totality."""
+"""Verdicts: the tables of `tests/cases/policy_decisions.toml`, each neighbouring pair of the precedence, totality."""
 
 import tomllib
 from dataclasses import replace
 from ipaddress import IPv4Network
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -137,7 +138,7 @@ PAIRS: list[tuple[str, str, str, Policy, Grant | None, float, Reason]] = [
 
 
 def test_the_pairs_are_those_of_the_list() -> None:
-    assert [(first, second) for first, second, *_ in PAIRS] == list(zip(PRECEDENCE, PRECEDENCE[1:], strict=False))
+    assert [(first, second) for first, second, *_ in PAIRS] == list(pairwise(PRECEDENCE))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=[f"{first} before {second}" for first, second, *_ in PAIRS])
@@ -264,7 +265,7 @@ HOSTS = st.sampled_from(
     st.booleans(),
     st.booleans(),
 )
-def test_every_question_has_an_answer_with_its_cause(  # noqa: PLR0917
+def test_every_question_has_an_answer_with_its_cause(
     name: str,
     stage: Stage,
     scheme: Scheme,
