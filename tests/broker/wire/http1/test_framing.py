@@ -72,7 +72,8 @@ def test_a_chunked_body_is_not_complete_before_its_last_octet(received: bytes, s
 @pytest.mark.parametrize("dechunk", [False, True])
 @pytest.mark.parametrize("received", _rows("refused"))
 def test_a_malformed_chunked_body_is_refused(received: bytes, dechunk: bool) -> None:
-    for segments in ([received], octets_of(received), [received[:3], received[3:]]):
+    halves = [[received[:place], received[place:]] for place in range(1, len(received))]
+    for segments in ([received], octets_of(received), *halves):
         for faults, reasons in (
             (CLIENT, {Reason.BAD_FRAMING, Reason.BAD_REQUEST}),
             (UPSTREAM, {Reason.UPSTREAM_PROTOCOL}),
