@@ -23,25 +23,24 @@ from certs.contexts import LeafCache
 from certs.kit import Kit, prepare_kit
 from certs.upstream import UpstreamTrust
 from tests.certs.chains import handshake
-from tests.live.trust_clients import CLIENTS, Client
+from tests.live.trust_clients import ANSWER, CLIENTS, PACKAGE, Client
 
 pytestmark = pytest.mark.live
 HOST = "origin.example"
-WORD = "trusted"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-PACKAGE = {
-    "name": WORD,
-    "description": WORD,
+NPM = {
+    "name": PACKAGE,
+    "description": ANSWER,
     "dist-tags": {"latest": "1.0.0"},
-    "versions": {"1.0.0": {"name": WORD, "version": "1.0.0", "description": WORD, "dist": {"tarball": "x"}}},
+    "versions": {"1.0.0": {"name": PACKAGE, "version": "1.0.0", "description": ANSWER, "dist": {"tarball": "x"}}},
 }
-CRATES = {"crates": [{"name": WORD, "description": WORD, "max_version": "1.0.0"}], "meta": {"total": 1}}
-# Enough of each protocol for one question that is answered with the word.
+CRATES = {"crates": [{"name": PACKAGE, "description": ANSWER, "max_version": "1.0.0"}], "meta": {"total": 1}}
+# Enough of each protocol for one question; the word stands nowhere else, neither in a request nor in a refusal.
 ANSWERS = {
-    "/": WORD,
-    "/project.git/info/refs": f"{COMMIT}\trefs/heads/{WORD}\n",
-    "/simple/trusted/": f'<a href="{WORD}-1.0.0.tar.gz">{WORD}-1.0.0.tar.gz</a>',
-    "/trusted": json.dumps(PACKAGE),
+    "/": ANSWER,
+    "/project.git/info/refs": f"{COMMIT}\trefs/heads/{ANSWER}\n",
+    f"/simple/{PACKAGE}/": f'<a href="{PACKAGE}-1.0.0.tar.gz">{PACKAGE}-1.0.0.tar.gz</a>',
+    f"/{PACKAGE}": json.dumps(NPM),
     "/api/v1/crates": json.dumps(CRATES),
 }
 INSTALLED = [client for client in CLIENTS if client.installed()]
@@ -59,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
             body = json.dumps({"dl": address, "api": address})
         if query.startswith("service="):
             body = ANSWERS["/project.git/info/refs"]  # git falls back to the plain protocol
-        kind = {"/": "text/plain", "/simple/trusted/": "text/html"}.get(path, "application/json")
+        kind = {"/": "text/plain", f"/simple/{PACKAGE}/": "text/html"}.get(path, "application/json")
         self.send_response(200 if body is not None else 404)
         self.send_header("Content-Type", "text/plain" if "refs" in path else kind)
         self.send_header("Content-Length", str(len(body or "")))

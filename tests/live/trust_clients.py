@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+ANSWER = "answer-from-behind-the-gate"
+PACKAGE = "parcel"
 PYTHON = Path("/usr/bin/python3")
 URLLIB = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=20).read().decode())"
 REQUESTS = "import sys, requests; print(requests.get(sys.argv[1], timeout=20).text)"
@@ -54,7 +56,7 @@ func main() {
 RUBY = "require 'net/http'; puts Net::HTTP.get(URI(ARGV[0]))"
 PERL = "use HTTP::Tiny; my $r = HTTP::Tiny->new(verify_SSL => 1)->get(shift); print $r->{content}; exit !$r->{success}"
 LWP = "use LWP::UserAgent; my $r = LWP::UserAgent->new->get(shift); print $r->content; exit !$r->is_success"
-PHP = "echo file_get_contents($argv[1]) or exit(1);"
+PHP = "$body = file_get_contents($argv[1]); if ($body === false) exit(1); echo $body;"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class Client:
     name: str
     command: Callable[[str, Path], list[str]]
     installed: Callable[[], bool]
-    wants: str = "trusted"  # what only an answer of the server brings to standard output
+    wants: str = ANSWER  # what only an answer of the server brings to standard output
     files_alone: bool = True  # trusts the kit's files with no variable set
     bind: tuple[str, ...] = ()
     own: tuple[tuple[str, str], ...] = ()  # settings that are not about trust
@@ -106,7 +108,7 @@ CLIENTS = (
     Client(name="wget", command=lambda u, _: ["wget", "-qO-", u], installed=has("wget")),
     Client(
         name="git",
-        command=lambda u, _: ["git", "ls-remote", f"{u}project.git", "refs/heads/trusted"],
+        command=lambda u, _: ["git", "ls-remote", f"{u}project.git"],
         installed=has("git"),
     ),
     Client(
@@ -147,8 +149,8 @@ CLIENTS = (
     ),
     Client(
         name="pip",
-        command=lambda u, _: [*PIP, f"{u}simple", "trusted"],
-        wants="trusted (1.0.0)",
+        command=lambda u, _: [*PIP, f"{u}simple", PACKAGE],
+        wants=f"{PACKAGE} (1.0.0)",
         installed=runs(sys.executable, "-m", "pip", "--version"),
         files_alone=False,
         bind=OURS,
@@ -161,7 +163,7 @@ CLIENTS = (
     ),
     Client(
         name="npm",
-        command=lambda u, _: ["npm", "view", "trusted", "description", "--registry", u, "--no-update-notifier"],
+        command=lambda u, _: ["npm", "view", PACKAGE, "description", "--registry", u, "--no-update-notifier"],
         installed=has("npm"),
         files_alone=False,
         own=(("NPM_CONFIG_FETCH_RETRIES", "0"),),
@@ -187,7 +189,7 @@ CLIENTS = (
     ),
     Client(
         name="cargo",
-        command=lambda _, __: [f"{RUST}/bin/cargo", "search", "trusted", "--registry", "here"],
+        command=lambda _, __: [f"{RUST}/bin/cargo", "search", PACKAGE, "--registry", "here"],
         installed=lambda: bool(RUST) and os.access(f"{RUST}/bin/cargo", os.X_OK),
         files_alone=False,  # its curl is built in, and its OpenSSL looks nowhere
         bind=(RUST,) if RUST else (),
