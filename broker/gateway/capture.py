@@ -75,6 +75,9 @@ class _Refilled:
         """End it; what is served at the far end has its own record."""
         self._tunnel.end(reason, detail)
 
+    def judge_again(self) -> None:
+        """What is served at the far end is judged there."""
+
     def tunnel_ended(self, _tunnel: Tunnel, _reason: Reason, _detail: str) -> None:
         """Nothing to record."""
         self._session.forget(self)
@@ -138,6 +141,9 @@ class Captured:
     def abort(self, reason: Reason, detail: str = "") -> None:
         """End it with a reset and a record."""
         self._refuse(Refusal(reason, detail))
+
+    def judge_again(self) -> None:
+        """Nothing was allowed yet."""
 
     def _decide(self, scheme: Scheme) -> Verdict:
         return self._session.decide(Facts(stage=Stage.CONNECTION, scheme=scheme, authority=self._asked))

@@ -20,6 +20,7 @@ from broker.gateway.streams import Outlet, Piece, Stream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied
+from broker.policy.grants import Spend
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.wire.http1 import events as on
 from broker.wire.http1.exchange import At, Exchange
@@ -61,6 +62,8 @@ class HttpConnection:
         self._scheme: Scheme = scheme
         self._take_over = take_over
         self._refused = refused
+        self._meter = session.meter
+        self._has_paid = False  # for the connection
         self._exchange = Exchange(session.http_limits, allow_connect=asked is None)
         self._todo: deque[on.Event] = deque()
         self._busy = False
@@ -142,6 +145,14 @@ class HttpConnection:
         else:
             self._end(reason, detail)
 
+    def judge_again(self) -> None:
+        """End a request under way that the policy does not allow any more."""
+        if self._question is None or self._allowed is None:
+            return
+        verdict = self._session.decide(self._question.facts)
+        if isinstance(verdict, Denied):
+            self.abort(Reason.POLICY_CHANGED, verdict.detail)
+
     def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
         """A WebSocket is over."""
         self._session.forget(self)
@@ -154,7 +165,7 @@ class HttpConnection:
         budget = BYTES_A_TURN
         while self._open and self._closing is None and self._exchange.wants_client and not self._is_blocked():
             try:
-                count = self._client.receive(self._reactor.view)
+                count = self._receive(self._client, upward=True)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -175,7 +186,7 @@ class HttpConnection:
         while self._open and self._upstream is not None and not self._outlet.blocked and self._is_relaying():
             upstream = self._upstream
             try:
-                count = upstream.stream.receive(self._reactor.view)
+                count = self._receive(upstream.stream, upward=False)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -189,6 +200,21 @@ class HttpConnection:
             if budget <= 0 and self._upstream is upstream:
                 self._reactor.again(upstream.stream.sock.fileno(), IN)
                 return
+
+    def _receive(self, stream: Stream, *, upward: bool) -> int:
+        view, meter = self._reactor.view, self._meter
+        if meter is None:
+            return stream.receive(view)
+        room = meter.room_up if upward else meter.room_down
+        count = stream.receive(view[: max(1, room)])
+        if count and room <= 0:
+            meter.exhausted()  # ends this connection too
+            raise BlockingIOError
+        if upward:
+            meter.count_up(count)
+        else:
+            meter.count_down(count)
+        return count
 
     def _is_blocked(self) -> bool:
         return self._outlet.blocked or (self._upstream is not None and self._upstream.outlet.blocked)
@@ -280,14 +306,21 @@ class HttpConnection:
         self._question = asked
         self._about.authority = str(asked.facts.authority)
         self._about.plane = Plane.CONNECT if asked.connect else self._about.plane
-        verdict = self._session.settle(self._about, self._refused or self._session.decide(asked.facts))
+        decided = self._refused or self._session.decide(asked.facts)
+        verdict = self._session.settle(self._about, decided, *self._cost(asked))
         if isinstance(verdict, Denied):
             self._send_denial(verdict.reason, verdict.detail, verdict.rule.name if verdict.rule else None)
         elif asked.connect:
             self._carry_out(self._exchange.tunnel())
         else:
             self._allowed = verdict
+            self._has_paid = True
             self._reach(asked, verdict, fresh=False)
+
+    def _cost(self, asked: Question) -> tuple[Spend, ...]:
+        if asked.connect:
+            return ()  # what follows pays
+        return (Spend.REQUEST,) if self._has_paid else (Spend.CONNECTION, Spend.REQUEST)
 
     def _reach(self, asked: Question, allowed: Allowed, *, fresh: bool) -> None:
         authority = asked.facts.authority
@@ -371,6 +404,7 @@ class HttpConnection:
             upstream.stream.joinable,
             limits=self._session.limits,
             watcher=self,
+            meter=self._meter,
             early=early,
             late=late,
         )

@@ -64,6 +64,9 @@ class InspectedConnection:
             self._handshake.cancel()
         self._fail(Refusal(reason, detail))
 
+    def judge_again(self) -> None:
+        """Nothing was allowed yet: each request will be judged."""
+
     def _shaken(self, outcome: Outcome) -> None:
         if isinstance(outcome, TlsStream):
             self._session.forget(self)

@@ -98,6 +98,9 @@ class StreamNames:
         """A resolver that wants more asks over a new connection."""
         self.abort(Reason.CLIENT_SILENT)
 
+    def judge_again(self) -> None:
+        """A name server has no policy."""
+
     def abort(self, _reason: Reason, _detail: str = "") -> None:
         """Close."""
         self._reactor.unwatch(self)

@@ -10,6 +10,7 @@ import socket
 import struct
 from typing import Protocol
 
+from broker.gateway.metering import Meter
 from broker.gateway.reactor import HANGUP, IN, OUT, Reactor
 from broker.policy.limits import Limits
 from broker.policy.reasons import Reason
@@ -66,6 +67,7 @@ class Tunnel:
         "_half_closed",
         "_last",
         "_limits",
+        "_meter",
         "_reactor",
         "_up",
         "_upstream",
@@ -81,6 +83,7 @@ class Tunnel:
         *,
         limits: Limits,
         watcher: Watcher,
+        meter: Meter | None = None,
         early: bytes = b"",
         late: bytes = b"",
     ) -> None:
@@ -89,6 +92,7 @@ class Tunnel:
         self._upstream = upstream
         self._limits = limits
         self._watcher: Watcher | None = watcher
+        self._meter = meter
         self._up = _Direction(client, upstream, early)
         self._down = _Direction(upstream, client, late)
         self._last = reactor.now
@@ -161,7 +165,7 @@ class Tunnel:
             self.end(broken, error.strerror or "")
 
     def _move(self, way: _Direction, *, hangup: bool) -> None:
-        source, sink, view = way.source, way.sink, self._reactor.view
+        sink, view = way.sink, self._reactor.view
         size, budget = len(view), BYTES_A_TURN
         self._last = self._reactor.now
         while True:
@@ -171,7 +175,7 @@ class Tunnel:
                 way.pending = way.pending[sent:]
                 if way.pending:
                     return
-            count = source.recv_into(view)
+            count = self._receive(way, view)
             if count == 0:
                 self._finish(way)
                 return
@@ -184,12 +188,28 @@ class Tunnel:
                 # EAGAIN in the middle: the rest must outlive the shared buffer.
                 way.pending = bytes(view[sent:count])
                 return
-            if count < size and way.exact and not hangup:
+            if count < size and way.exact and not hangup and self._meter is None:
                 return  # drained: new data or an end raises a new edge
             budget -= count
             if budget <= 0:
-                self._reactor.again(source.fileno(), IN | HANGUP)
+                self._reactor.again(way.source.fileno(), IN | HANGUP)
                 return
+
+    def _receive(self, way: _Direction, view: memoryview) -> int:
+        meter = self._meter
+        if meter is None:
+            return way.source.recv_into(view)
+        upward = way is self._up
+        room = meter.room_up if upward else meter.room_down
+        count = way.source.recv_into(view[: max(1, room)])
+        if count and room <= 0:
+            meter.exhausted()  # ends this tunnel too
+            raise BlockingIOError
+        if upward:
+            meter.count_up(count)
+        else:
+            meter.count_down(count)
+        return count
 
     def _finish(self, way: _Direction) -> None:
         way.done = True

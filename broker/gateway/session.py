@@ -10,13 +10,14 @@ from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Plane
 from broker.gateway.dial import Dialler
 from broker.gateway.inspector import Inspector
+from broker.gateway.metering import Meter
 from broker.gateway.names import DatagramNames
 from broker.gateway.reactor import LISTENER, Reactor
 from broker.gateway.records import About, Recorder
 from broker.gateway.relay import reset
 from broker.gateway.upstreams import Upstreams
-from broker.policy.decide import Denied, Facts, Verdict, decide
-from broker.policy.grants import Grant
+from broker.policy.decide import Allowed, Denied, Facts, Verdict, decide
+from broker.policy.grants import Grant, Spend
 from broker.policy.limits import Limits
 from broker.policy.names import HostName, classify_name
 from broker.policy.reasons import Reason, Refusal
@@ -34,6 +35,9 @@ class Connection(Protocol):
 
     def abort(self, reason: Reason, detail: str = "") -> None:
         """End it now, with a reset and a record."""
+
+    def judge_again(self) -> None:
+        """The policy has changed: end what it does not allow any more."""
 
 
 class Capture(Protocol):
@@ -65,6 +69,7 @@ class Session:
     capture: Capture
     flush: Callable[[], None]
     inspector: Inspector | None = None
+    meter: Meter | None = None
     clock: Callable[[], float]
     zone: SyntheticZone = field(default_factory=SyntheticZone)
     upstreams: Upstreams = field(init=False)
@@ -126,13 +131,25 @@ class Session:
         """The verdict under this session's policy and grant, now."""
         return decide(facts, self.policy, self.grant, self.clock())
 
-    def settle(self, about: About, verdict: Verdict) -> Verdict:
-        """Put a verdict on record. What cannot be recorded is not allowed (its denial is then unrecorded)."""
+    def settle(self, about: About, verdict: Verdict, *spend: Spend) -> Verdict:
+        """Spend what an allow costs of the grant, and put the verdict on record.
+
+        What cannot be paid or cannot be recorded is not allowed (the latter denial is then unrecorded).
+        """
+        if self.meter is not None and isinstance(verdict, Allowed):
+            verdict = next((denied for one in spend if (denied := self.meter.spend(one))), verdict)
         try:
             self.recorder.decide(about, verdict)
         except AuditUnavailable as error:
             return Denied(Reason.AUDIT_UNAVAILABLE, None, str(error))
         return verdict
+
+    def change_policy(self, policy: Policy) -> None:
+        """Judge what is open under another policy, and everything from now on."""
+        self.policy = policy
+        self.recorder.policy = policy.version
+        for connection in tuple(self._connections):
+            connection.judge_again()
 
     def is_reserved(self, name: HostName) -> bool:
         """Whether the name server says that a name does not exist: special, and not named by a rule."""

@@ -16,6 +16,7 @@ from broker.gateway.relay import Tunnel, reset
 from broker.gateway.session import Session
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied, Facts, Stage
+from broker.policy.grants import Spend
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.policy.rules import TlsMode
 from broker.wire.client_hello import ClientHello, parse_client_hello
@@ -87,11 +88,23 @@ class TlsConnection:
         else:
             self._refuse(Refusal(reason, detail))
 
+    def judge_again(self) -> None:
+        """End a tunnel that the policy does not allow any more, or wants to look into."""
+        if self._tunnel is None and self._dialling is None:
+            return  # not judged yet
+        verdict = self._session.decide(self._facts())
+        if isinstance(verdict, Denied) or verdict.rule.tls is not TlsMode.SPLICE:
+            detail = verdict.detail if isinstance(verdict, Denied) else "the policy now inspects this host"
+            self.abort(Reason.POLICY_CHANGED, detail)
+
     def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
         """Record what moved."""
         self._session.forget(self)
         moved = {"bytes_up": tunnel.bytes_up, "bytes_down": tunnel.bytes_down}
         self._session.recorder.close(self._about, reason, detail, **moved)
+
+    def _facts(self) -> Facts:
+        return Facts(stage=Stage.CONNECTION, scheme="https", authority=self._asked)
 
     def _parse(self) -> ClientHello | None:
         if len(self._first) < self._enough:
@@ -104,7 +117,7 @@ class TlsConnection:
         return hello
 
     def _judge(self, hello: ClientHello) -> None:
-        verdict = self._session.decide(Facts(stage=Stage.CONNECTION, scheme="https", authority=self._asked))
+        verdict = self._session.decide(self._facts())
         mismatch = _disagreement(self._asked, hello)
         # The policy's own "no" is the more useful answer where both apply.
         if isinstance(verdict, Allowed) and mismatch is not None:
@@ -113,7 +126,7 @@ class TlsConnection:
         if inspector is not None and (isinstance(verdict, Denied) or verdict.rule.tls is TlsMode.INSPECT):
             self._inspect(inspector, hello, verdict if isinstance(verdict, Denied) else None)
             return
-        settled = self._session.settle(self._about, verdict)
+        settled = self._session.settle(self._about, verdict, Spend.CONNECTION)
         if isinstance(settled, Denied):
             self._drop()
         else:
@@ -142,6 +155,7 @@ class TlsConnection:
             outcome.sock,
             limits=self._session.limits,
             watcher=self,
+            meter=self._session.meter,
         )
         self._tunnel.start()
 

@@ -1,0 +1,82 @@
+"""A grant's budgets, counted while they are spent. Exact: what is counted is checked in the same step, in one thread.
+
+All sessions that attach with one grant share its meter. The meter decides nothing about hosts; it says "not any more".
+"""
+
+import sys
+from collections.abc import Callable
+
+from broker.policy.decide import Denied
+from broker.policy.grants import Grant, Spend, Usage, check_budget, tokens_left
+from broker.policy.reasons import Reason
+
+UNBOUNDED = sys.maxsize
+_WORDS = {
+    Reason.GRANT_REVOKED: "the grant was revoked",
+    Reason.GRANT_EXPIRED: "the grant has expired",
+    Reason.GRANT_EXHAUSTED: "the grant is used up",
+    Reason.RATE_LIMITED: "the grant's rate is used up for the moment",
+}
+
+
+class Meter:
+    """Counts what one grant's sessions use. `ended` is called when what is open must be cut, with the reason."""
+
+    __slots__ = ("_clock", "_ended", "grant", "usage")
+
+    def __init__(self, grant: Grant, usage: Usage, clock: Callable[[], float], ended: Callable[[Reason], None]) -> None:
+        self.grant = grant
+        self.usage = usage
+        self._clock = clock
+        self._ended = ended
+
+    def spend(self, what: Spend) -> Denied | None:
+        """Count one, or say why not."""
+        now = self._clock()
+        reason = check_budget(self.grant, self.usage, now, what)
+        if reason is not None:
+            return Denied(reason, None, _WORDS[reason])
+        usage = self.usage
+        match what:
+            case Spend.USE:
+                usage.uses += 1
+            case Spend.CONNECTION:
+                usage.connections += 1
+            case Spend.REQUEST:
+                usage.requests += 1
+                if self.grant.budgets.rate is not None:
+                    usage.tokens = tokens_left(self.grant, usage, now) - 1
+                    usage.tokens_at = now
+            case Spend.NOTHING:
+                pass
+        return None
+
+    @property
+    def room_up(self) -> int:
+        """How many more bytes may come from the sandbox."""
+        bound = self.grant.budgets.bytes_up
+        return UNBOUNDED if bound is None else bound - self.usage.bytes_up
+
+    @property
+    def room_down(self) -> int:
+        """How many more bytes may go to the sandbox."""
+        bound = self.grant.budgets.bytes_down
+        return UNBOUNDED if bound is None else bound - self.usage.bytes_down
+
+    def count_up(self, count: int) -> None:
+        """Count bytes that came from the sandbox."""
+        self.usage.bytes_up += count
+
+    def count_down(self, count: int) -> None:
+        """Count bytes that went to the sandbox."""
+        self.usage.bytes_down += count
+
+    def exhausted(self) -> None:
+        """Somebody wanted to move a byte that is not granted any more."""
+        self._ended(Reason.GRANT_EXHAUSTED)
+
+    def end(self, reason: Reason) -> None:
+        """The grant ends: revoked, or expired."""
+        if reason is Reason.GRANT_REVOKED:
+            self.usage.revoked = True
+        self._ended(reason)
