@@ -57,12 +57,21 @@ def prepare_kit(
     system = system_bundle(bundles)
     path = directory / _digest(system, ca_pem, extra)
     try:
+        _check_directory(directory)
         environment = json.loads((path / _READY).read_bytes())
-        os.utime(path, (now.timestamp(), now.timestamp()))
     except (OSError, ValueError):
         environment = _make(path, read_pem_file(system), ca_pem, extra, now)
+    else:
+        with suppress(OSError):  # another user's kit, or a read-only place: it is only not remembered as used
+            os.utime(path, (now.timestamp(), now.timestamp()))
     mounts = tuple((path / top.relative_to("/"), top) for top in _TOPS)
     return Kit(directory=path, environment=environment, mounts=mounts)
+
+
+def _check_directory(directory: Path) -> None:
+    # who can write here can make the sandbox trust anybody
+    if directory.stat().st_mode & 0o022:
+        raise TrustBundleError(f"other users can write {directory}", f"chmod go-w {directory}, after a look at it")
 
 
 def _digest(system: Path, ca_pem: bytes, extra: Sequence[bytes]) -> str:

@@ -53,27 +53,33 @@ def authority_directory(state_dir: Path) -> Path:
     return state_dir / "certs"
 
 
-def read_directory(directory: Path) -> State | None:
-    """The whole state, None where there is no authority yet. Raises `AuthorityError`."""
-    if not directory.exists():
-        return None
-    with opened(directory) as descriptor:
-        return read_state(descriptor, directory)
+def read_directory(directory: Path, *, owner: int | None = None) -> State | None:
+    """The whole state, None where there is no authority yet. Raises `AuthorityError`.
+
+    `owner`: the user id that it must belong to, this process's own by default.
+    """
+    try:
+        with opened(directory, owner=owner) as descriptor:
+            return read_state(descriptor, directory, owner=owner)
+    except AuthorityError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
-def trusted_pem(directory: Path, now: datetime) -> bytes | None:
+def trusted_pem(directory: Path, now: datetime, *, owner: int | None = None) -> bytes | None:
     """The trusted certificates as PEM, or None where the authority has to be made or renewed first.
 
-    Raises `AuthorityError` when the directory or the file cannot be trusted.
+    `owner`: as in `read_directory`. Raises `AuthorityError` when the directory or the file cannot be trusted.
     """
-    state = read_directory(directory)
+    state = read_directory(directory, owner=owner)
     if state is None or now >= state.renew:
         return None
     return state.trusted(now).encode()
 
 
 @contextmanager
-def opened(directory: Path, *, create: bool = False) -> Iterator[int]:
+def opened(directory: Path, *, create: bool = False, owner: int | None = None) -> Iterator[int]:
     """Open the directory, after checking that nobody else can change what is in it; yields its descriptor."""
     if create:
         _make(directory)
@@ -84,7 +90,7 @@ def opened(directory: Path, *, create: bool = False) -> Iterator[int]:
         raise AuthorityError(f"cannot open the certificate directory {directory}: {why}", "name another one") from error
     try:
         # Parents need no check: whoever can swap the directory cannot make one that this user owns and nobody can read.
-        _check_private(os.fstat(descriptor), directory, stat.S_IFDIR)
+        _check_private(os.fstat(descriptor), directory, stat.S_IFDIR, owner)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -100,7 +106,7 @@ def locked(descriptor: int) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def read_state(descriptor: int, directory: Path) -> State | None:
+def read_state(descriptor: int, directory: Path, *, owner: int | None = None) -> State | None:
     """Read the state file, None where there is none yet."""
     path = directory / STATE_NAME
     try:
@@ -113,7 +119,7 @@ def read_state(descriptor: int, directory: Path) -> State | None:
         raise AuthorityError(f"cannot open {path}: {os.strerror(error.errno or 0)}", _START_AGAIN) from error
     with os.fdopen(file, "rb") as stream:
         found = os.fstat(file)
-        _check_private(found, path, stat.S_IFREG)
+        _check_private(found, path, stat.S_IFREG, owner)
         if found.st_size > _LARGEST:
             raise AuthorityError(f"{path} is too large to be the authority's state", _START_AGAIN)
         text = stream.read(_LARGEST)
@@ -149,11 +155,12 @@ def _make(directory: Path) -> None:
         raise AuthorityError(cause, "name a directory that this user can write") from error
 
 
-def _check_private(found: os.stat_result, path: Path, kind: int) -> None:
+def _check_private(found: os.stat_result, path: Path, kind: int, owner: int | None) -> None:
+    owner = os.geteuid() if owner is None else owner
     if stat.S_IFMT(found.st_mode) != kind or (kind == stat.S_IFREG and found.st_nlink != 1):
         raise AuthorityError(f"{path} is not a plain {'directory' if kind == stat.S_IFDIR else 'file'}", _START_AGAIN)
-    if found.st_uid != os.geteuid():
-        cause = f"{path} belongs to user {found.st_uid}, not to user {os.geteuid()}"
+    if found.st_uid != owner:
+        cause = f"{path} belongs to user {found.st_uid}, not to user {owner}"
         raise AuthorityError(cause, "run as its owner, or name another directory")
     if found.st_mode & 0o077:
         cause = f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o})"

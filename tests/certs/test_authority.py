@@ -139,6 +139,25 @@ def test_another_owner_is_refused(directory: Path, inside: bool) -> None:
         CertificateAuthority.load_or_create(directory, NOW)
 
 
+@pytest.mark.root_only
+def test_root_reads_the_certificates_of_the_user_that_it_names(directory: Path) -> None:
+    authority = CertificateAuthority.load_or_create(directory, NOW)
+    for path in (directory, directory / STATE_NAME):
+        os.chown(path, STRANGER, STRANGER)
+    assert trusted_pem(directory, NOW, owner=STRANGER) == authority.pem(NOW)
+    with pytest.raises(AuthorityError, match="belongs to user"):
+        trusted_pem(directory, NOW, owner=STRANGER + 1)
+
+
+@pytest.mark.ordinary_only
+def test_a_directory_that_cannot_be_reached_is_not_an_absent_one(directory: Path) -> None:
+    CertificateAuthority.load_or_create(directory, NOW)
+    directory.parent.chmod(0o600)
+    with pytest.raises(AuthorityError, match="Permission denied"):
+        trusted_pem(directory, NOW)
+    directory.parent.chmod(0o700)
+
+
 @pytest.mark.ordinary_only
 def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

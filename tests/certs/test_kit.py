@@ -199,6 +199,23 @@ def test_a_broken_input_makes_no_kit(tmp_path: Path, bundle: Path, text: bytes) 
     assert not (tmp_path / "kits").exists()
 
 
+@pytest.mark.parametrize("mode", [0o702, 0o720, 0o1777])
+def test_a_place_where_others_could_plant_a_kit_is_refused(tmp_path: Path, bundle: Path, mode: int) -> None:
+    prepare(tmp_path, bundle)
+    (tmp_path / "kits").chmod(mode)
+    with pytest.raises(TrustBundleError, match="other users can write"):
+        prepare(tmp_path, bundle)
+
+
+@pytest.mark.ordinary_only
+def test_a_kit_in_a_place_that_became_read_only_still_serves(tmp_path: Path, bundle: Path) -> None:
+    kit = prepare(tmp_path, bundle)
+    kit.directory.chmod(0o555)
+    (tmp_path / "kits").chmod(0o500)
+    assert prepare(tmp_path, bundle) == kit
+    (tmp_path / "kits").chmod(0o700)
+
+
 def test_where_nothing_is_inspected_the_kit_is_the_systems_roots_and_the_extra_ones(
     tmp_path: Path, bundle: Path
 ) -> None:
