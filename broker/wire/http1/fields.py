@@ -30,11 +30,10 @@ class Use(Enum):
     UPGRADE = auto()
     TRAILER = auto()
     DROP = auto()  # hop-by-hop, credentials for a proxy, the client's identity, side doors
-    FORGED = auto()  # CGI maps `_` to `-`: a second spelling of a framing field
 
 
+FORGED = frozenset((b"content_length", b"transfer_encoding"))  # CGI maps `_` to `-`: second spellings of framing fields
 _FRAMING = {b"content-length": Use.LENGTH, b"transfer-encoding": Use.CODING, b"connection": Use.CONNECTION}
-_FORGED = dict.fromkeys((b"content_length", b"transfer_encoding"), Use.FORGED)
 _HOP = dict.fromkeys((b"keep-alive", b"te", b"http2-settings"), Use.DROP)  # RFC 9110 §7.6.1, RFC 7540 §3.2.1
 _IDENTITY = dict.fromkeys(
     (b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"client-ip", b"true-client-ip", b"x-cluster-client-ip"),
@@ -47,7 +46,6 @@ _ALIASES = dict.fromkeys(
 )
 REQUEST_USES: dict[bytes, Use] = {
     **_FRAMING,
-    **_FORGED,
     **_HOP,
     **_IDENTITY,
     **_ALIASES,
@@ -63,6 +61,9 @@ RESPONSE_USES: dict[bytes, Use] = {
     b"upgrade": Use.UPGRADE,
     b"trailer": Use.TRAILER,
 }
+REQUEST_WATCHED = frozenset((*_FRAMING, *FORGED, b"host", b"expect", b"upgrade"))
+RESPONSE_WATCHED = frozenset((*_FRAMING, b"upgrade"))
+_LISTS = frozenset((b"connection", b"upgrade"))
 # `_` as above. Credentials for a proxy never leave it, and never come from an origin.
 REQUEST_PREFIXES = (b"x-forwarded-", b"x_forwarded_", b"proxy-", b"proxy_")
 RESPONSE_PREFIXES = (b"proxy-auth", b"proxy-connection")
@@ -118,35 +119,35 @@ def parse_options(value: bytes, faults: Faults) -> frozenset[bytes]:
     return frozenset(options)
 
 
-def collect(fields: Fields, uses: dict[bytes, Use], faults: Faults) -> dict[Use, bytes]:
-    """Pick the values that matter to an intermediary, each allowed once; Connection and Upgrade are joined as lists."""
-    found: dict[Use, bytes] = {}
-    for name, value in fields:
-        use = uses.get(name.lower())
-        if use is None or use is Use.DROP:
-            continue
-        if use not in found:
-            found[use] = value
-        elif use is Use.CONNECTION or use is Use.UPGRADE or use is Use.TRAILER:
-            found[use] += b"," + value
-        else:
-            raise _repeated(use, faults)
-    if Use.FORGED in found:
-        raise Refusal(faults.framing, "a framing field spelled with an underscore")
+def collect(fields: Fields, watched: frozenset[bytes], faults: Faults) -> dict[bytes, bytes]:
+    """Pick the values that decide how a message is read, by name in lower case.
+
+    Each is allowed once; the lists are joined. Keyed by name and not by `Use`: an Enum hashes in Python code.
+    """
+    found: dict[bytes, bytes] = {}
+    for field in fields:
+        name = field[0].lower()
+        if name in watched:
+            if name not in found:
+                found[name] = field[1]
+            elif name in _LISTS:
+                found[name] += b"," + field[1]
+            else:
+                raise _repeated(name, faults)
     return found
 
 
-def _repeated(use: Use, faults: Faults) -> Refusal:
-    match use:
-        case Use.HOST:
+def _repeated(name: bytes, faults: Faults) -> Refusal:
+    match name:
+        case b"host":
             return Refusal(faults.malformed, "more than one Host")
-        case Use.EXPECT:
+        case b"expect":
             return Refusal(Reason.EXPECTATION_FAILED, "more than one Expect")
         case _:
             return Refusal(faults.framing, "a framing field more than once")
 
 
-def options_of(found: dict[Use, bytes], faults: Faults) -> frozenset[bytes]:
+def options_of(found: dict[bytes, bytes], faults: Faults) -> frozenset[bytes]:
     """The Connection options among the collected values."""
-    value = found.get(Use.CONNECTION)
+    value = found.get(b"connection")
     return _NO_OPTIONS if value is None else parse_options(value, faults)

@@ -15,12 +15,12 @@ from broker.policy.reasons import Reason, Refusal
 from broker.wire.http1.bodies import CHUNKED, NO_BODY, UNTIL_CLOSE, Body, Length, NoBody
 from broker.wire.http1.faults import CLIENT, UPSTREAM, Faults, explain_partial_request, explain_request_line
 from broker.wire.http1.fields import (
+    FORGED,
     PROTECTED,
-    REQUEST_USES,
-    RESPONSE_USES,
+    REQUEST_WATCHED,
+    RESPONSE_WATCHED,
     TOKEN,
     Fields,
-    Use,
     collect,
     options_of,
     parse_length,
@@ -95,7 +95,9 @@ def parse_request_head(data: bytes | bytearray, limits: Limits, *, allow_connect
         raise Refusal(Reason.METHOD_REFUSED, "this method is never forwarded")
     version = HTTP_11 if minor == b"1" else HTTP_10
     fields = split_fields(data, line.end(), end, limits, CLIENT)
-    found = collect(fields, REQUEST_USES, CLIENT)
+    found = collect(fields, REQUEST_WATCHED, CLIENT)
+    if not FORGED.isdisjoint(found):
+        raise Refusal(Reason.BAD_FRAMING, "a framing field spelled with an underscore")
     options = options_of(found, CLIENT)
     if not PROTECTED.isdisjoint(options):
         raise Refusal(Reason.BAD_REQUEST, "Connection lists a field that is not hop-by-hop")
@@ -109,7 +111,7 @@ def parse_request_head(data: bytes | bytearray, limits: Limits, *, allow_connect
         body=body,
         host=_host(found, target, version),
         keep_alive=b"close" not in options if version is HTTP_11 else _keeps_alive_10(options),
-        expect_continue=Use.EXPECT in found and _expects_continue(found[Use.EXPECT], version, body),
+        expect_continue=b"expect" in found and _expects_continue(found[b"expect"], version, body),
         upgrade=_websocket(found, fields, options, body) if method == b"GET" and version is HTTP_11 else None,
         connection=options,
     )
@@ -132,7 +134,7 @@ def parse_response_head(data: bytes | bytearray, request_method: str, limits: Li
     status = int(code)
     version = HTTP_11 if minor == b"1" else HTTP_10
     fields = split_fields(data, line.end(), end, limits, UPSTREAM)
-    found = collect(fields, RESPONSE_USES, UPSTREAM)
+    found = collect(fields, RESPONSE_WATCHED, UPSTREAM)
     options = options_of(found, UPSTREAM)
     stated = _stated(found, version, UPSTREAM) or UNTIL_CLOSE
     bodiless = status < 200 or status in {204, 304} or request_method == "HEAD"
@@ -147,15 +149,15 @@ def parse_response_head(data: bytes | bytearray, request_method: str, limits: Li
         body=NO_BODY if bodiless else stated,
         stated=stated,
         keep_alive=b"close" not in options if version is HTTP_11 else _keeps_alive_10(options),
-        upgrade=found.get(Use.UPGRADE, b""),
+        upgrade=found.get(b"upgrade", b""),
         connection=options,
     )
 
 
-def _stated(found: dict[Use, bytes], version: Version, faults: Faults) -> Body | None:
+def _stated(found: dict[bytes, bytes], version: Version, faults: Faults) -> Body | None:
     """The framing that the fields state. Stricter than RFC 9112 §6.3 on purpose: no precedence between the two."""
-    coding = found.get(Use.CODING)
-    length = found.get(Use.LENGTH)
+    coding = found.get(b"transfer-encoding")
+    length = found.get(b"content-length")
     if coding is None:
         return None if length is None else Length(parse_length(length, faults))
     if length is not None:
@@ -167,7 +169,7 @@ def _stated(found: dict[Use, bytes], version: Version, faults: Faults) -> Body |
     return CHUNKED
 
 
-def _request_body(found: dict[Use, bytes], version: Version, *, connect: bool) -> Body:
+def _request_body(found: dict[bytes, bytes], version: Version, *, connect: bool) -> Body:
     body = _stated(found, version, CLIENT)
     if body is None:
         return NO_BODY
@@ -177,8 +179,8 @@ def _request_body(found: dict[Use, bytes], version: Version, *, connect: bool) -
     return body
 
 
-def _host(found: dict[Use, bytes], target: bytes, version: Version) -> bytes:
-    host = found.get(Use.HOST)
+def _host(found: dict[bytes, bytes], target: bytes, version: Version) -> bytes:
+    host = found.get(b"host")
     if not host:
         # RFC 9112 §3.2. HTTP/1.0 may omit it only where the target itself names the authority.
         if host is None and version is HTTP_10 and not target.startswith((b"/", b"*")):
@@ -200,9 +202,9 @@ def _expects_continue(value: bytes, version: Version, body: Body) -> bool:
     return version is HTTP_11 and not isinstance(body, NoBody)
 
 
-def _websocket(found: dict[Use, bytes], fields: Fields, options: frozenset[bytes], body: Body) -> Protocol | None:
+def _websocket(found: dict[bytes, bytes], fields: Fields, options: frozenset[bytes], body: Body) -> Protocol | None:
     """Tell whether this is a whole WebSocket handshake (RFC 6455 §4.1), with no body that could be read as frames."""
-    if found.get(Use.UPGRADE, b"").lower() != b"websocket" or b"upgrade" not in options:
+    if found.get(b"upgrade", b"").lower() != b"websocket" or b"upgrade" not in options:
         return None
     names = [name.lower() for name, _ in fields]
     whole = names.count(b"sec-websocket-key") == 1 and names.count(b"sec-websocket-version") == 1
