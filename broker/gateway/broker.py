@@ -10,26 +10,37 @@ from contextlib import suppress
 
 from broker.audit.errors import AuditUnavailable
 from broker.audit.log import AuditLog
-from broker.audit.records import Record
+from broker.audit.records import Event, Kind, Record
 from broker.gateway.capture import capture
 from broker.gateway.dial import Dialler
 from broker.gateway.inspector import Inspector
 from broker.gateway.links import Links, read_links
+from broker.gateway.metering import Meter
 from broker.gateway.reactor import Reactor
 from broker.gateway.records import Recorder
 from broker.gateway.resolve import Resolver
 from broker.gateway.session import Identity, Session
-from broker.policy.grants import Grant
+from broker.policy.grants import Spend
 from broker.policy.reasons import Reason, Refusal
 from broker.policy.rules import Policy
 
+_GRANT_EVENTS = {
+    Reason.GRANT_REVOKED: Event.REVOKED,
+    Reason.GRANT_EXPIRED: Event.EXPIRED,
+    Reason.GRANT_EXHAUSTED: Event.EXHAUSTED,
+}
+_GRANT_WORDS = {
+    Event.REVOKED: "the grant was revoked",
+    Event.EXPIRED: "the grant has expired",
+    Event.EXHAUSTED: "the grant is used up",
+}
 LINKS_SECONDS = 10.0  # how old the knowledge of the host's own addresses may be
 
-type FindGrant = Callable[[str], Grant | None]
+type FindMeter = Callable[[str], Meter | None]
 
 
 class Broker:
-    """See the module. `find_grant` knows the issued grants by id."""
+    """See the module. `find_meter` knows the issued grants by id, and gives each grant's one meter."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -40,7 +51,7 @@ class Broker:
         log_location: str,
         resolver: Resolver,
         inspector: Inspector | None = None,
-        find_grant: FindGrant = lambda _: None,
+        find_meter: FindMeter = lambda _: None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
         self.policy = policy
@@ -50,7 +61,7 @@ class Broker:
         self.dialler = Dialler(self.reactor, resolver, self._current_links, policy.limits)
         self.inspector = inspector
         self._resolver = resolver
-        self._find_grant = find_grant
+        self._find_meter = find_meter
         self._on_idle = on_idle
         self._sessions: dict[str, Session] = {}
         self._links = read_links()
@@ -62,9 +73,7 @@ class Broker:
             raise Refusal(Reason.EGRESS_OFF, "egress is switched off by the server's policy")
         if identity.session in self._sessions:
             raise Refusal(Reason.BAD_REQUEST, "a session of this id is attached already")
-        grant = self._find_grant(grant_id) if grant_id else None
-        if grant is None and (grant_id or self.policy.require_grant):
-            raise Refusal(Reason.GRANT_MISSING, "no such grant")
+        meter = self._use_grant(grant_id)
         recorder = Recorder(
             append=self.log.append,
             now=lambda: self.reactor.now,
@@ -76,7 +85,8 @@ class Broker:
         session = Session(
             identity=identity,
             policy=self.policy,
-            grant=grant,
+            grant=meter.grant if meter is not None else None,
+            meter=meter,
             reactor=self.reactor,
             dialler=self.dialler,
             recorder=recorder,
@@ -89,6 +99,44 @@ class Broker:
         self._sessions[identity.session] = session
         session.start()
         return session
+
+    def change_policy(self, policy: Policy) -> None:
+        """Put another policy in force: what is open is judged again; with the flag off nothing stays open."""
+        self.policy = policy
+        self.dialler.limits = policy.limits
+        for session in tuple(self._sessions.values()):
+            if policy.enabled:
+                session.change_policy(policy)
+            else:
+                self.close_session(session, Reason.EGRESS_OFF, "egress was switched off")
+        self.end_turn()
+
+    def end_grant(self, meter: Meter, reason: Reason) -> None:
+        """Cut what is open under a grant, on record. Its sessions stay, and are told why by each denial."""
+        event = _GRANT_EVENTS[reason]
+        grant = meter.grant
+        self.record(Record(kind=Kind.GRANT, event=event, grant=grant.id, call=grant.call, policy=self.policy.version))
+        for session in tuple(self._sessions.values()):
+            if session.meter is meter:
+                session.end_connections(reason, _GRANT_WORDS[event])
+        self.end_turn()
+
+    def _use_grant(self, grant_id: str) -> Meter | None:
+        meter = self._find_meter(grant_id) if grant_id else None
+        if meter is None:
+            if grant_id or self.policy.require_grant:
+                raise Refusal(Reason.GRANT_MISSING, "no such grant" if grant_id else "the policy asks for a grant")
+            return None
+        denied = meter.spend(Spend.USE)
+        if denied is not None:
+            raise Refusal(denied.reason, denied.detail)
+        meter.on_end = self.end_grant
+        self.reactor.later(max(0.0, meter.expires_in()), lambda: self._expire(meter))
+        return meter
+
+    def _expire(self, meter: Meter) -> None:
+        if any(session.meter is meter for session in self._sessions.values()):
+            self.end_grant(meter, Reason.GRANT_EXPIRED)
 
     def close_session(self, session: Session, reason: Reason, detail: str = "") -> None:
         """End a session and all of its connections."""

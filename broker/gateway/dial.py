@@ -51,12 +51,12 @@ class Dialler:
         self.reactor = reactor
         self._resolver = resolver
         self._links = links
-        self._limits = limits
+        self.limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dial(self, authority: Authority, opened: tuple[Network, ...], done: Done) -> "Dialling":
         """Start dialling; `done` is called once, in a turn of the reactor. `cancel` the result to stop."""
-        dialling = Dialling(self.reactor, authority.port, self._limits.connect_seconds, done)
+        dialling = Dialling(self.reactor, authority.port, self.limits.connect_seconds, done)
         known = self._resolver.known(authority)
         if known is not None:
             self._judge_and_start(dialling, known, opened)

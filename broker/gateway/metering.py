@@ -20,15 +20,19 @@ _WORDS = {
 
 
 class Meter:
-    """Counts what one grant's sessions use. `ended` is called when what is open must be cut, with the reason."""
+    """Counts what one grant's sessions use. `on_end` is called when what is open must be cut, with the reason."""
 
-    __slots__ = ("_clock", "_ended", "grant", "usage")
+    __slots__ = ("_clock", "grant", "on_end", "usage")
 
-    def __init__(self, grant: Grant, usage: Usage, clock: Callable[[], float], ended: Callable[[Reason], None]) -> None:
+    def __init__(self, grant: Grant, usage: Usage, clock: Callable[[], float]) -> None:
         self.grant = grant
         self.usage = usage
+        self.on_end: Callable[[Meter, Reason], None] = lambda _meter, _reason: None
         self._clock = clock
-        self._ended = ended
+
+    def expires_in(self) -> float:
+        """Seconds until the grant expires; negative when it has."""
+        return self.grant.expires_at - self._clock()
 
     def spend(self, what: Spend) -> Denied | None:
         """Count one, or say why not."""
@@ -73,10 +77,10 @@ class Meter:
 
     def exhausted(self) -> None:
         """Somebody wanted to move a byte that is not granted any more."""
-        self._ended(Reason.GRANT_EXHAUSTED)
+        self.on_end(self, Reason.GRANT_EXHAUSTED)
 
     def end(self, reason: Reason) -> None:
         """The grant ends: revoked, or expired."""
         if reason is Reason.GRANT_REVOKED:
             self.usage.revoked = True
-        self._ended(reason)
+        self.on_end(self, reason)
