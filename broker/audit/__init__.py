@@ -8,12 +8,14 @@ location.py   where the log lives (pure)
 directory.py  the log's directory: owner, modes, no links
 segments.py   the files of one log: names, creation, repair after a crash
 signing.py    the Ed25519 key that signs checkpoints
-log.py        the writer
+writer.py     one file being written: whole batches or nothing
+log.py        the log as its callers see it
+keys.py       hosts, authorities and times in the form that records are found by (pure)
 index.py      an SQLite index over all logs, thrown away and rebuilt at will
 questions.py  search, summary, one record with its neighbours
 checking.py   verification of a whole directory
 following.py  reading what is appended, as it is appended
-export.py     JSON Lines, CSV and OCSF
+export.py     JSON Lines, CSV and OCSF (pure)
 
 The JSON Lines files are the truth. Nothing else in the directory is needed to read or to verify them.
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.audit.index import microseconds, split_authority
+from broker.audit.keys import microseconds, split_authority
 from broker.audit.records import Entry
 from broker.policy.reasons import Reason
 

@@ -8,19 +8,17 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 
+from broker.audit.keys import host_key, microseconds, split_authority
 from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments
 
 INDEX_NAME: Final = "index.sqlite3"
 _VERSION: Final = 2
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _OPEN_FILES: Final = 64
 _BATCH: Final = 20_000
 _CHUNK: Final = 4 * 1024 * 1024
@@ -192,29 +190,6 @@ def open_segment(directory: int, segment: Segment) -> int:
         with contextlib.suppress(FileNotFoundError):
             return os.open(name, flags, dir_fd=directory)
     raise FileNotFoundError(2, os.strerror(2), segment.finished.name)
-
-
-def host_key(host: str) -> str:
-    """Turn a host around by labels, so that all names below a domain lie side by side. Addresses stay as they are."""
-    if not host or host[0] == "[" or host.rpartition(".")[2].isdigit():
-        return host
-    return ".".join(reversed(host.split(".")))
-
-
-def split_authority(authority: str) -> tuple[str, int]:
-    """Return host and port of a recorded authority; port 0 where there is none."""
-    host, colon, port = authority.rpartition(":")
-    if colon and port.isascii() and port.isdigit() and len(port) <= 5 and not (":" in host and host[-1] != "]"):
-        return host.lower(), int(port)
-    return authority.lower(), 0
-
-
-def microseconds(time: str) -> int:
-    """Return microseconds since the epoch of an RFC 3339 time. Raises `ValueError`."""
-    moment = datetime.fromisoformat(time)
-    if moment.tzinfo is None:
-        raise ValueError(f"{time}: no time zone")
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _row(entry: Entry, file: int, offset: int, length: int) -> Row:

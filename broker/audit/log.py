@@ -7,8 +7,10 @@ cannot write says so by `AuditUnavailable` and takes up its chain where it stopp
 One thread, one process: a log belongs to the process that opened it, and has its files for itself.
 """
 
+import asyncio
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,22 +61,25 @@ class LogSettings:
 
 @dataclass(slots=True)
 class Counts:
-    """Verdicts recorded since the log was opened, for a closing line. Not the truth: that is the log."""
+    """Verdicts recorded since the log was opened, for a closing line. Not the truth: that is the log.
+
+    A failure was allowed first and counts there, too; what was allowed and then refused after all counts as denied.
+    """
 
     allowed: int = 0
     denied: int = 0
     failures: int = 0
 
     def add(self, record: Record) -> None:
-        """Count a decision, or the failure that ended an allowed one."""
+        """Count a decision, or the refusal or failure that ended an allowed one."""
         verdict = record.verdict
-        if verdict is _FAILURE:
+        if verdict is _ALLOW:
+            self.allowed += record.kind is _DECISION
+        elif verdict is _FAILURE:
             self.failures += 1
-        elif record.kind is _DECISION:
-            if verdict is _ALLOW:
-                self.allowed += 1
-            else:
-                self.denied += 1
+        elif verdict is not None:
+            self.denied += 1
+            self.allowed -= record.kind is not _DECISION
 
 
 @dataclass(slots=True)
@@ -103,6 +108,7 @@ class AuditLog:
         self._head = GENESIS
         self._outage: _Outage | None = None
         self._signer: Signer | None = None
+        self._decided = False
         self._signed_number = 0
         self._signed_at = settings.monotonic()
         self._started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(settings.clock() // 1_000_000_000))
@@ -159,6 +165,7 @@ class AuditLog:
             self._admit(self._outage, record)
         record_id = self._buffer(encode_record(record))
         if record.verdict is not None:
+            self._decided = True
             self.counts.add(record)
         if self._buffered > _BUFFER_BYTES and self._outage is None:
             self.flush()
@@ -181,25 +188,41 @@ class AuditLog:
 
         Raises `AuditUnavailable`.
         """
-        self.flush()
-        if self._is_checkpoint_due():
-            self._checkpoint(Event.INTERVAL, sign=True)
-        if self._settings.sync is SyncPolicy.NEVER:
-            return
-        try:
-            self._open_file.sync()
-            os.fsync(self._directory)
-        except OSError as error:
-            self._fail(error)
+        if self._prepare_sync():
+            try:
+                self._open_file.sync()
+                os.fsync(self._directory)
+            except OSError as error:
+                self._fail(error)
 
-    def close(self, *, sign: bool = True) -> None:
+    async def sync_in_thread(self) -> None:
+        """Do what `sync` does, and wait for the disk in a thread, so that an event loop serves on meanwhile.
+
+        Raises `AuditUnavailable`.
+        """
+        if not self._prepare_sync():
+            return
+        descriptors = (self._open_file.duplicate(), os.dup(self._directory))
+        try:
+            for descriptor in descriptors:
+                await asyncio.to_thread(os.fsync, descriptor)
+        except OSError as error:
+            self._fail(FileLost(error.errno, error.strerror))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def close(self, *, sign: bool | None = None) -> None:
         """Write the closing checkpoint and finish the file. Closing twice is allowed.
 
-        `sign=False` spares the import of the cryptography package (25 ms) where it is not loaded. Raises
-        `AuditUnavailable` if records are lost by it; the files are released in any case.
+        Unless told, a log in which nothing was decided is signed only if that does not cost the import of the
+        cryptography package (25 ms). Raises `AuditUnavailable` if records are lost by it; the files are released in any
+        case.
         """
         if self._directory < 0:
             return
+        if sign is None:
+            sign = self._decided or "cryptography" in sys.modules
         try:
             if self._outage is not None:
                 self._outage.retry_at = 0.0
@@ -360,6 +383,13 @@ class AuditLog:
             self._file = None
         os.close(self._directory)
         self._directory = -1
+
+    def _prepare_sync(self) -> bool:
+        """Write what is to be synced; tell whether the policy wants it on the disk."""
+        self.flush()
+        if self._is_checkpoint_due():
+            self._checkpoint(Event.INTERVAL, sign=True)
+        return self._settings.sync is not SyncPolicy.NEVER
 
     def _is_checkpoint_due(self) -> bool:
         waited = self._settings.monotonic() - self._signed_at

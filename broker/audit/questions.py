@@ -13,7 +13,8 @@ import msgspec
 
 from broker.audit.chain import GENESIS, Checkpoint, decode_checkpoint, link, split_line
 from broker.audit.errors import AuditError, UnknownRecord
-from broker.audit.index import AuditIndex, host_key, microseconds
+from broker.audit.index import AuditIndex
+from broker.audit.keys import host_key, microseconds
 from broker.audit.records import Entry, decode_entry
 from broker.policy.reasons import Family, Reason
 
@@ -150,13 +151,15 @@ def every(index: AuditIndex, wanted: Filter) -> Iterator[Entry]:
 def summarise(index: AuditIndex, wanted: Filter) -> list[SummaryRow]:
     """Count verdicts and bytes per session and host, the busiest host of each session first.
 
-    Bytes are those of close records: progress records report the same bytes earlier.
+    What was allowed and then refused after all (by the address guard, say) counts as denied; a failure counts as
+    allowed, too. Bytes are those of close records: progress records report the same bytes earlier.
     """
     where, values = _conditions(wanted)
     where.append("kind IN ('decision', 'close') AND host <> ''")
     rows = index.database.execute(
-        "SELECT session, host, SUM(kind = 'decision' AND verdict = 'allow'), "  # noqa: S608
-        "SUM(kind = 'decision' AND verdict = 'deny'), SUM(verdict = 'failure'), "
+        "SELECT session, host, "  # noqa: S608
+        "SUM(kind = 'decision' AND verdict = 'allow') - SUM(kind = 'close' AND verdict = 'deny'), "
+        "SUM(verdict = 'deny'), SUM(verdict = 'failure'), "
         "SUM(bytes_up * (kind = 'close')), SUM(bytes_down * (kind = 'close')), "
         f"MIN(time), MAX(time) FROM records WHERE {' AND '.join(where)} GROUP BY session, host "
         "ORDER BY MAX(MAX(time)) OVER (PARTITION BY session) DESC, session, COUNT(*) DESC, host",

@@ -95,8 +95,10 @@ def is_live(descriptor: int) -> bool:
 def repair_dead(directory: int, now: Callable[[], str]) -> list[Segment]:
     """Finish every open file whose writer is gone; return those that were. One that cannot be repaired is left."""
     repaired = []
-    for segment in list_segments(directory):
-        if not segment.is_open:
+    for name in os.listdir(directory):
+        # Looked at before it is parsed: a long history must not slow the start of a run.
+        segment = parse_segment(name) if name.endswith(".open.jsonl") else None
+        if segment is None:
             continue
         with contextlib.suppress(OSError), _locked(directory, segment) as descriptor:
             if descriptor is not None:

@@ -55,6 +55,10 @@ class SegmentWriter:
             raise FileLost(error.errno, error.strerror) from error
         self._unsynced = False
 
+    def duplicate(self) -> int:
+        """Return another descriptor of the file, for a sync in a thread: this one may be closed meanwhile."""
+        return os.dup(self._descriptor)
+
     def finish(self) -> None:
         """Close the file for good and give it its final name."""
         finish_segment(self._directory, self.segment)

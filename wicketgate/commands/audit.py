@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -79,6 +80,11 @@ def _directory(state_dir: Path | None) -> Iterator[tuple[int, Path]]:
             yield descriptor, path
         finally:
             os.close(descriptor)
+    except sqlite3.DatabaseError as error:
+        click.echo(
+            f"wicketgate audit: the index is damaged ({error}); delete {path / INDEX_NAME}*, it is rebuilt", err=True
+        )
+        sys.exit(2)
     except (AuditError, NoStateDirectory) as error:
         click.echo(f"wicketgate audit: {error}", err=True)
         sys.exit(2)
@@ -89,8 +95,13 @@ def _index(state_dir: Path | None) -> Iterator[AuditIndex]:
     with _directory(state_dir) as (descriptor, path):
         # Root asking about another user's log leaves no file behind that its owner could not write.
         ours = os.fstat(descriptor).st_uid == os.geteuid()
-        with AuditIndex.open(descriptor, path / INDEX_NAME if ours else None) as index:
-            index.refresh()
+        with contextlib.ExitStack() as stack:
+            index = stack.enter_context(AuditIndex.open(descriptor, path / INDEX_NAME if ours else None))
+            try:
+                index.refresh()
+            except sqlite3.OperationalError:  # a full disk, a lock that never ends: do without the file
+                index = stack.enter_context(AuditIndex.open(descriptor, None))
+                index.refresh()
             yield index
 
 

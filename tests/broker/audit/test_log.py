@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import re
@@ -82,6 +83,9 @@ def test_counts(log: AuditLog) -> None:
     log.append(Record(kind=Kind.CLOSE, verdict=Verdict.FAILURE, reason=Reason.CONNECT_REFUSED))
     log.append(Record(kind=Kind.CLOSE, reason=Reason.FINISHED))
     assert (log.counts.allowed, log.counts.denied, log.counts.failures) == (1, 2, 1)
+    log.append(decision(allow=True))
+    log.append(Record(kind=Kind.CLOSE, verdict=Verdict.DENY, reason=Reason.ADDRESS_REFUSED))
+    assert (log.counts.allowed, log.counts.denied, log.counts.failures) == (1, 3, 1)
 
 
 def test_close_writes_a_signed_end(directory: Path) -> None:
@@ -132,6 +136,18 @@ def test_every_sync_policy_keeps_every_record(directory: Path, policy: SyncPolic
     assert verify(directory).ok
 
 
+async def test_an_event_loop_goes_on_during_a_sync(directory: Path) -> None:
+    with AuditLog.open(directory, max_bytes=2000) as log:
+        for number in range(30):
+            log.append(decision(number))
+            syncing = asyncio.create_task(log.sync_in_thread())
+            log.append(decision(number))
+            log.flush()  # rotates now and then, while the old file is being synced
+            await syncing
+    assert verify(directory).ok
+    assert sum(b'"decision"' in line for line in lines(directory)) == 60
+
+
 def test_sync_signs_when_a_checkpoint_is_due_and_there_is_something_to_sign(directory: Path) -> None:
     clock = Clock()
     log = AuditLog.open(directory, settings=LogSettings(monotonic=clock, checkpoint_seconds=60))
@@ -152,14 +168,16 @@ def test_sync_signs_when_a_checkpoint_is_due_and_there_is_something_to_sign(dire
     assert verify(directory).ok
 
 
-def test_opening_and_writing_do_not_import_cryptography(directory: Path) -> None:
+@pytest.mark.parametrize(("kind", "imported"), [("session", 0), ("decision", 1)])
+def test_cryptography_is_imported_only_to_sign_what_was_decided(directory: Path, kind: str, imported: int) -> None:
     script = (
         "import sys; from pathlib import Path; from broker.audit.log import AuditLog\n"
-        "log = AuditLog.open(Path(sys.argv[1])); log.append({'kind': 'session', 'event': 'start'}); log.flush()\n"
-        "log.sync(); log.close(sign=False)\n"
+        "log = AuditLog.open(Path(sys.argv[1]))\n"
+        "log.append({'kind': sys.argv[2], 'verdict': None if sys.argv[2] == 'session' else 'allow'}); log.flush()\n"
+        "log.sync(); assert 'cryptography' not in sys.modules; log.close()\n"
         "sys.exit('cryptography' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", script, str(directory)], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script, str(directory), kind], check=False).returncode == imported
     assert verify(directory).ok
 
 

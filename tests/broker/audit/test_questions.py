@@ -9,7 +9,8 @@ import pytest
 
 from broker.audit.directory import open_directory
 from broker.audit.errors import UnknownRecord
-from broker.audit.index import INDEX_NAME, AuditIndex, host_key, microseconds, split_authority
+from broker.audit.index import INDEX_NAME, AuditIndex
+from broker.audit.keys import microseconds
 from broker.audit.log import AuditLog, LogSettings
 from broker.audit.questions import BadQuestion, Filter, every, parse_moment, search, show, summarise
 from broker.audit.records import Kind, Record, Verdict
@@ -165,6 +166,8 @@ def test_summary(directory: Path) -> None:
         (5, close),
         (6, decision(3, allow=False)),
         (7, decision(4, host="other.example")),
+        (8, decision(6)),
+        (8, Record(kind=Kind.CLOSE, session="s-1", authority="api.example.com:443", verdict=Verdict.DENY)),
         (9, decision(5, session="s-2", host="other.example", allow=False)),
     )
     with index_of(directory) as index:
@@ -175,10 +178,10 @@ def test_summary(directory: Path) -> None:
         first, last = next((row.first, row.last) for row in summarise(index, Filter(session="s-1")))
     assert rows == [
         ("s-2", "other.example", 0, 1, 0, 0, 0),
-        ("s-1", "api.example.com", 2, 1, 0, 20, 4000),
+        ("s-1", "api.example.com", 2, 2, 0, 20, 4000),
         ("s-1", "other.example", 1, 0, 0, 0, 0),
     ]
-    assert (first, last) == (START + 1_000_000, START + 6_000_000)
+    assert (first, last) == (START + 1_000_000, START + 8_000_000)
 
 
 def test_show_gives_the_neighbours_and_what_their_hashes_prove(directory: Path) -> None:
@@ -369,27 +372,6 @@ def test_parse_moment(text: str, expected: str) -> None:
 def test_a_bad_moment_is_refused_with_what_is_expected(text: str) -> None:
     with pytest.raises(BadQuestion, match="15m, 2h, 7d"):
         parse_moment(text, NOW)
-
-
-@pytest.mark.parametrize(
-    ("authority", "host", "port"),
-    [
-        ("api.example.com:443", "api.example.com", 443),
-        ("API.example.com", "api.example.com", 0),
-        ("[2001:db8::1]:443", "[2001:db8::1]", 443),
-        ("[2001:db8::1]", "[2001:db8::1]", 0),
-        ("2001:db8::1", "2001:db8::1", 0),
-        ("host:port", "host:port", 0),
-        ("", "", 0),
-    ],
-)
-def test_split_authority(authority: str, host: str, port: int) -> None:
-    assert split_authority(authority) == (host, port)
-
-
-@pytest.mark.parametrize("host", ["example.com", "a.b.c", "localhost", "192.0.2.1", "[::1]", ""])
-def test_host_key_turns_back(host: str) -> None:
-    assert host_key(host_key(host)) == host
 
 
 def test_a_host_that_most_records_name_is_searched_by_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

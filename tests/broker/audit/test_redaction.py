@@ -72,9 +72,9 @@ def test_redaction_never_fails_and_is_stable(text: str) -> None:
 
 def test_a_huge_target_is_cut_at_a_separator_and_in_time() -> None:
     token = "AKIAIOSFODNN7EXAMPLE"
-    target = "/" + ("x" * 50 + "/") * 160 + token + "/" + "y" * 100_000
+    target = "/" + ("x" * 50 + "/") * 39 + "z" * 40 + "/" + token + "/" + "y" * 100_000  # the cut is inside the token
     redacted = redact_target(target)
-    assert len(redacted) < 8300
+    assert len(redacted) < 2100
     assert token[:8] not in redacted
 
 

@@ -1,0 +1,30 @@
+"""What records are found by: hosts turned around, authorities in two parts, times as numbers. Pure."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def host_key(host: str) -> str:
+    """Turn a host around by labels, so that all names below a domain lie side by side. Addresses stay as they are."""
+    if not host or host[0] == "[" or host.rpartition(".")[2].isdigit():
+        return host
+    return ".".join(reversed(host.split(".")))
+
+
+def split_authority(authority: str) -> tuple[str, int]:
+    """Return host and port of a recorded authority; port 0 where there is none."""
+    host, colon, port = authority.rpartition(":")
+    if colon and port.isascii() and port.isdigit() and len(port) <= 5 and not (":" in host and host[-1] != "]"):
+        return host.lower(), int(port)
+    return authority.lower(), 0
+
+
+def microseconds(time: str) -> int:
+    """Return microseconds since the epoch of an RFC 3339 time. Raises `ValueError`."""
+    moment = datetime.fromisoformat(time)
+    if moment.tzinfo is None:
+        raise ValueError(f"{time}: no time zone")
+    return (moment - _EPOCH) // _MICROSECOND
