@@ -65,7 +65,7 @@ def format_request_head(  # noqa: PLR0913  (each is one fact about the request)
 
 
 def _request_fields(head: RequestHead, host: bytes) -> list[bytes]:
-    lines = []
+    lines: list[bytes] = []
     listed = head.connection - OWN_OPTIONS
     for field in head.fields:
         name = field[0].lower()
@@ -111,7 +111,7 @@ def format_response_head(
 
 
 def _response_fields(head: ResponseHead, client: Version) -> list[bytes]:
-    lines = []
+    lines: list[bytes] = []
     listed = head.connection - OWN_OPTIONS - PROTECTED  # some origins list Transfer-Encoding: it has no effect here
     framing = _stated_framing(head, client)
     for field in head.fields:
