@@ -22,8 +22,10 @@ GATE = ("gate", bytes.fromhex("027767000001"))
 ETH0 = ("eth0", bytes.fromhex("027767000002"))
 # The same in every pair. From the block for benchmarking between networks (RFC 2544), the last /24 of which the
 # broker's synthetic names leave free, and from a unique local prefix (RFC 4193).
-GATE_4, SANDBOX_4, PREFIX_4 = IPv4Address("198.19.255.1"), IPv4Address("198.19.255.2"), 30
-GATE_6, SANDBOX_6, PREFIX_6 = IPv6Address("fd77:6963:6b65:7400::1"), IPv6Address("fd77:6963:6b65:7400::2"), 126
+GATE_4, SANDBOX_4 = IPv4Address("198.19.255.1"), IPv4Address("198.19.255.2")
+GATE_6, SANDBOX_6 = IPv6Address("fd77:6963:6b65:7400::1"), IPv6Address("fd77:6963:6b65:7400::2")
+GATE_OF: dict[int, rtnetlink.Address] = {4: GATE_4, 6: GATE_6}
+SANDBOX_OF: dict[int, rtnetlink.Address] = {4: SANDBOX_4, 6: SANDBOX_6}
 CAPTURE_TABLE, CAPTURE_PRIORITY = 100, 100
 # Without these the kernel would send one refusal a second and stay silent for the rest (icmp(7)).
 UNLIMITED = ("net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit")
@@ -66,28 +68,31 @@ def build_bridge() -> Bridge:
 
     Raises NetlinkError (an OSError) that names the step which the kernel refused.
     """
-    sandbox_fd = _new_namespace()
-    with Netlink(NETLINK_ROUTE) as sandbox:
-        bridge_fd = _new_namespace()
-        _lift_limits()
-        with Netlink(NETLINK_ROUTE) as bridge:
-            bridge.apply(_bridge_links(sandbox_fd))
-            ipv6 = _try(bridge, _bridge_ipv6())
-        listeners = open_listeners(ipv6=ipv6)
+    with contextlib.ExitStack() as undo:
+        sandbox_fd = _new_namespace(undo)
+        with Netlink(NETLINK_ROUTE) as sandbox:
+            bridge_fd = _new_namespace(undo)
+            _lift_limits()
+            versions = _ip_versions()
+            with Netlink(NETLINK_ROUTE) as bridge:
+                bridge.apply(_bridge_messages(sandbox_fd, versions))
+            listeners = open_listeners(ipv6=6 in versions)
+            undo.callback(listeners.close)
+            with Netlink(NETLINK_NETFILTER) as filters:
+                filters.apply(nftables.bridge_rules(listeners.capture_port))
+            sandbox.apply(_sandbox_messages(versions))
+        os.setns(sandbox_fd, os.CLONE_NEWNET)
         with Netlink(NETLINK_NETFILTER) as filters:
-            filters.apply(nftables.bridge_rules(listeners.capture_port))
-        sandbox.apply(_sandbox_links())
-        if ipv6:
-            sandbox.apply(_sandbox_ipv6())
-    os.setns(sandbox_fd, os.CLONE_NEWNET)
-    with Netlink(NETLINK_NETFILTER) as filters:
-        filters.apply(nftables.sandbox_rules())
-    return Bridge(bridge_fd=bridge_fd, sandbox_fd=sandbox_fd, listeners=listeners, ipv6=ipv6)
+            filters.apply(nftables.sandbox_rules())
+        undo.pop_all()
+    return Bridge(bridge_fd=bridge_fd, sandbox_fd=sandbox_fd, listeners=listeners, ipv6=6 in versions)
 
 
-def _new_namespace() -> int:
+def _new_namespace(undo: contextlib.ExitStack) -> int:
     os.unshare(os.CLONE_NEWNET)
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    undo.callback(os.close, fd)
+    return fd
 
 
 def _lift_limits() -> None:
@@ -97,48 +102,44 @@ def _lift_limits() -> None:
             Path("/proc/sys", name).write_text("0")
 
 
-def _try(netlink: Netlink, messages: list[Message]) -> bool:
-    # A kernel or a namespace without IPv6: the sandbox then has no route for it, so it fails at once.
-    if not socket.has_ipv6 or not Path("/proc/sys/net/ipv6").exists():
-        return False
-    netlink.apply(messages)
-    return True
+def _ip_versions() -> tuple[int, ...]:
+    """The versions that the sandbox is given. Without IPv6 it has no route for it, so trying it fails at once."""
+    switch = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")  # of this thread's network namespace
+    if not socket.has_ipv6 or not switch.exists() or switch.read_text().strip() != "0":
+        return (4,)
+    return (4, 6)
 
 
-def _bridge_links(sandbox_fd: int) -> list[Message]:
+def _bridge_messages(sandbox_fd: int, versions: tuple[int, ...]) -> list[Message]:
+    messages = [rtnetlink.veth_pair(index=INDEX, near=GATE, far=ETH0, far_namespace=sandbox_fd)]
+    messages += _interfaces_up(GATE[0], versions)
+    for version in versions:
+        messages += _one_neighbour(GATE_OF[version], SANDBOX_OF[version], ETH0[1])
+        messages += [
+            rtnetlink.everything_local(version, table=CAPTURE_TABLE),
+            rtnetlink.rule_for_interface(version, interface=GATE[0], table=CAPTURE_TABLE, priority=CAPTURE_PRIORITY),
+        ]
+    if 6 in versions:
+        messages.append(rtnetlink.link_local_is_local(INDEX, table=CAPTURE_TABLE))
+    return messages
+
+
+def _sandbox_messages(versions: tuple[int, ...]) -> list[Message]:
+    messages = _interfaces_up(ETH0[0], versions)
+    for version in versions:
+        messages += _one_neighbour(SANDBOX_OF[version], GATE_OF[version], GATE[1])
+        messages.append(rtnetlink.default_route(GATE_OF[version], index=INDEX))
+    return messages
+
+
+def _interfaces_up(name: str, versions: tuple[int, ...]) -> list[Message]:
+    quiet = [rtnetlink.no_link_local(INDEX, name)] if 6 in versions else []
+    return [rtnetlink.loopback_up(), *quiet, rtnetlink.link_up(INDEX, name)]
+
+
+def _one_neighbour(own: rtnetlink.Address, other: rtnetlink.Address, mac: bytes) -> list[Message]:
     return [
-        rtnetlink.loopback_up(),
-        rtnetlink.veth_pair(index=INDEX, near=GATE, far=ETH0, far_namespace=sandbox_fd),
-        rtnetlink.link_up(INDEX, GATE[0]),
-        rtnetlink.address(GATE_4, PREFIX_4, index=INDEX),
-        rtnetlink.neighbour(SANDBOX_4, ETH0[1], index=INDEX),
-        rtnetlink.everything_local(4, table=CAPTURE_TABLE),
-        rtnetlink.rule_for_interface(4, interface=GATE[0], table=CAPTURE_TABLE, priority=CAPTURE_PRIORITY),
-    ]
-
-
-def _bridge_ipv6() -> list[Message]:
-    return [
-        rtnetlink.address(GATE_6, PREFIX_6, index=INDEX),
-        rtnetlink.neighbour(SANDBOX_6, ETH0[1], index=INDEX),
-        rtnetlink.everything_local(6, table=CAPTURE_TABLE),
-        rtnetlink.rule_for_interface(6, interface=GATE[0], table=CAPTURE_TABLE, priority=CAPTURE_PRIORITY),
-    ]
-
-
-def _sandbox_links() -> list[Message]:
-    return [
-        rtnetlink.loopback_up(),
-        rtnetlink.link_up(INDEX, ETH0[0]),
-        rtnetlink.address(SANDBOX_4, PREFIX_4, index=INDEX),
-        rtnetlink.neighbour(GATE_4, GATE[1], index=INDEX),
-        rtnetlink.default_route(GATE_4, index=INDEX),
-    ]
-
-
-def _sandbox_ipv6() -> list[Message]:
-    return [
-        rtnetlink.address(SANDBOX_6, PREFIX_6, index=INDEX),
-        rtnetlink.neighbour(GATE_6, GATE[1], index=INDEX),
-        rtnetlink.default_route(GATE_6, index=INDEX),
+        rtnetlink.address(own, index=INDEX),
+        rtnetlink.link_route(other, index=INDEX),
+        rtnetlink.neighbour(other, mac, index=INDEX),
     ]

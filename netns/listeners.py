@@ -62,4 +62,3 @@ def _names(family: socket.AddressFamily) -> socket.socket:
         names.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
         names.bind(("0.0.0.0", DNS_PORT))  # noqa: S104  every address of the bridge is ours
     return names
-

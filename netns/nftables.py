@@ -24,16 +24,17 @@ from netns.netlink import (
 NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END = 0x10, 0x11
 NFNL_SUBSYS_NFTABLES = 10
 NFT_MSG_NEWTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWOBJ, NFT_MSG_GETOBJ = 0, 3, 6, 18, 19
-NFPROTO_UNSPEC, NFPROTO_INET = 0, 1
+NFPROTO_UNSPEC, NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6 = 0, 1, 2, 10
 NF_INET_PRE_ROUTING, NF_INET_FORWARD, NF_INET_LOCAL_OUT = 0, 2, 3
 NF_DROP, NF_ACCEPT = 0, 1
 PRIORITY_MANGLE, PRIORITY_FILTER = -150, 0
 NFT_REG_VERDICT, NFT_REG_1 = 0, 1
-NFT_META_OIF, NFT_META_L4PROTO = 5, 16
-NFT_PAYLOAD_TRANSPORT_HEADER = 2
+NFT_META_OIF, NFT_META_NFPROTO, NFT_META_L4PROTO = 5, 15, 16
+NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER = 1, 2
+NFT_CMP_EQ, NFT_CMP_GTE = 0, 5
 NFT_REJECT_TCP_RST, NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_PORT_UNREACH = 1, 2, 1
 NFT_OBJECT_COUNTER = 1
-IPPROTO_TCP, IPPROTO_UDP = 6, 17
+IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMPV6 = 6, 17, 58
 DNS_PORT = 53
 LOOPBACK_INDEX = 1
 TABLE, REFUSED = "wicketgate", "refused"
@@ -65,6 +66,9 @@ def sandbox_rules() -> list[Message]:
         _chain(chain, NF_INET_LOCAL_OUT, PRIORITY_FILTER, NF_ACCEPT),
         _rule(chain, _meta(NFT_META_OIF), _compare(struct.pack("=I", LOOPBACK_INDEX)), _verdict(NF_ACCEPT)),
         _rule(chain, *_protocol(IPPROTO_TCP), _verdict(NF_ACCEPT)),
+        # The kernel's own group reports (MLD, RFC 3810): nobody tried anything. A payload has no ICMP socket.
+        _rule(chain, *_protocol(IPPROTO_ICMPV6), _verdict(NF_DROP)),
+        *(_rule(chain, *many, _count(REFUSED), _reject(NFT_REJECT_ICMPX_UNREACH)) for many in _not_unicast()),
         _rule(chain, *_protocol(IPPROTO_UDP), *_destination_port(DNS_PORT), _verdict(NF_ACCEPT)),
         _rule(chain, _count(REFUSED), _reject(NFT_REJECT_ICMPX_UNREACH)),
     )
@@ -123,8 +127,12 @@ def _meta(key: int) -> bytes:
     return _expression("meta", _number(1, NFT_REG_1), _number(2, key))
 
 
-def _compare(value: bytes) -> bytes:
-    return _expression("cmp", _number(1, NFT_REG_1), _number(2, 0), nested(3, attribute(1, value)))
+def _compare(value: bytes, operator: int = NFT_CMP_EQ) -> bytes:
+    return _expression("cmp", _number(1, NFT_REG_1), _number(2, operator), nested(3, attribute(1, value)))
+
+
+def _load(base: int, offset: int, length: int) -> bytes:
+    return _expression("payload", _number(1, NFT_REG_1), _number(2, base), _number(3, offset), _number(4, length))
 
 
 def _protocol(number: int) -> tuple[bytes, bytes]:
@@ -132,9 +140,17 @@ def _protocol(number: int) -> tuple[bytes, bytes]:
 
 
 def _destination_port(port: int) -> tuple[bytes, bytes]:
-    base = _number(2, NFT_PAYLOAD_TRANSPORT_HEADER)
-    load = _expression("payload", _number(1, NFT_REG_1), base, _number(3, 2), _number(4, 2))
-    return load, _compare(struct.pack(">H", port))
+    return _load(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), _compare(struct.pack(">H", port))
+
+
+def _not_unicast() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Multicast and broadcast: no name server can answer from such an address (RFC 1122 §3.2.1.3, RFC 4291 §2.7)."""
+    version = _meta(NFT_META_NFPROTO)
+    first_4, first_6 = _load(NFT_PAYLOAD_NETWORK_HEADER, 16, 1), _load(NFT_PAYLOAD_NETWORK_HEADER, 24, 1)
+    return (
+        (version, _compare(bytes([NFPROTO_IPV4])), first_4, _compare(b"\xe0", NFT_CMP_GTE)),
+        (version, _compare(bytes([NFPROTO_IPV6])), first_6, _compare(b"\xff")),
+    )
 
 
 def _tproxy(port: int) -> tuple[bytes, bytes]:

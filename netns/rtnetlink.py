@@ -14,7 +14,7 @@ IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE = 8, 1
 IFA_ADDRESS, IFA_LOCAL, IFA_F_NODAD, IFA_F_PERMANENT = 1, 2, 0x02, 0x80
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_TABLE = 1, 4, 5, 15
 RTN_UNICAST, RTN_LOCAL, FR_ACT_TO_TBL = 1, 2, 1
-RT_SCOPE_UNIVERSE, RT_SCOPE_HOST = 0, 254
+RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RT_SCOPE_HOST = 0, 253, 254
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
 FRA_IIFNAME, FRA_PRIORITY, FRA_TABLE = 3, 6, 15
 NDA_DST, NDA_LLADDR, NUD_PERMANENT = 1, 2, 0x80
@@ -38,16 +38,22 @@ def loopback_up() -> Message:
     return Message(RTM_NEWLINK, NLM_F_ACK, _IFINFO.pack(0, 0, 1, IFF_UP, IFF_UP), "set lo up")
 
 
-def link_up(index: int, name: str) -> Message:
-    """Bring an interface up without a link-local IPv6 address.
+def no_link_local(index: int, name: str) -> Message:
+    """Keep an interface, which is still down, from getting a link-local IPv6 address.
 
-    Such an address would start in the tentative state and set off neighbour discovery.
+    Such an address would start in the tentative state and set off neighbour discovery. A message of its own: in one
+    that also brings the interface up, the kernel does that first and makes the address.
     """
     spec = nested(
         IFLA_AF_SPEC,
         nested(socket.AF_INET6, attribute(IFLA_INET6_ADDR_GEN_MODE, bytes([IN6_ADDR_GEN_MODE_NONE]))),
     )
-    return Message(RTM_NEWLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, IFF_UP, IFF_UP) + spec, f"set {name} up")
+    return Message(RTM_NEWLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, 0, 0) + spec, f"keep {name} without addresses")
+
+
+def link_up(index: int, name: str) -> Message:
+    """Bring an interface up."""
+    return Message(RTM_NEWLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, IFF_UP, IFF_UP), f"set {name} up")
 
 
 def _end(index: int, name: str, mac: bytes) -> bytes:
@@ -61,9 +67,13 @@ def veth_pair(*, index: int, near: tuple[str, bytes], far: tuple[str, bytes], fa
     return Message(RTM_NEWLINK, NEW, _end(index, *near) + info, "create the veth pair")
 
 
-def address(local: Address, prefix: int, *, index: int) -> Message:
-    """Give an interface an address, usable at once (no duplicate address detection)."""
-    header = _IFADDR.pack(family(local), prefix, IFA_F_NODAD if local.version == 6 else 0, RT_SCOPE_UNIVERSE, index)
+def address(local: Address, *, index: int) -> Message:
+    """Give an interface an address, usable at once (no duplicate address detection) and without a prefix.
+
+    With one, the kernel would look for neighbours that are not there, and a client would wait seconds for the failure.
+    """
+    flags = IFA_F_NODAD if local.version == 6 else 0
+    header = _IFADDR.pack(family(local), local.max_prefixlen, flags, RT_SCOPE_UNIVERSE, index)
     body = attribute(IFA_LOCAL, local.packed) + attribute(IFA_ADDRESS, local.packed)
     return Message(RTM_NEWADDR, NEW, header + body, f"add address {local}")
 
@@ -75,11 +85,18 @@ def neighbour(destination: Address, mac: bytes, *, index: int) -> Message:
     return Message(RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE, header + body, f"add neighbour {destination}")
 
 
+def link_route(destination: Address, *, index: int) -> Message:
+    """Say that one address is on the link."""
+    length = destination.max_prefixlen
+    scope = RT_SCOPE_LINK if destination.version == 4 else RT_SCOPE_UNIVERSE
+    header = _RTMSG.pack(family(destination), length, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST, 0)
+    body = attribute(RTA_DST, destination.packed) + attribute(RTA_OIF, struct.pack("=I", index))
+    return Message(RTM_NEWROUTE, NEW, header + body, f"add the route to {destination}")
+
+
 def default_route(gateway: Address, *, index: int) -> Message:
     """Route everything to `gateway`."""
-    header = _RTMSG.pack(
-        family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST, 0
-    )
+    header = _RTMSG.pack(family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST, 0)
     body = attribute(RTA_GATEWAY, gateway.packed) + attribute(RTA_OIF, struct.pack("=I", index))
     return Message(RTM_NEWROUTE, NEW, header + body, f"add the default route to {gateway}")
 
@@ -92,6 +109,20 @@ def everything_local(version: int, *, table: int) -> Message:
     )  # fmt: skip
     body = attribute(RTA_OIF, struct.pack("=I", 1)) + attribute(RTA_TABLE, struct.pack("=I", table))
     return Message(RTM_NEWROUTE, NEW, header + body, f"make every IPv{version} address local")
+
+
+def link_local_is_local(index: int, *, table: int) -> Message:
+    """In `table`, say that every link-local IPv6 address is local too.
+
+    Their look-up only takes routes of the very interface that the packet came by (RFC 4007 §9).
+    """
+    header = _RTMSG.pack(socket.AF_INET6, 10, 0, 0, table, RTPROT_STATIC, RT_SCOPE_HOST, RTN_LOCAL, 0)
+    body = (
+        attribute(RTA_DST, IPv6Address("fe80::").packed)
+        + attribute(RTA_OIF, struct.pack("=I", index))
+        + attribute(RTA_TABLE, struct.pack("=I", table))
+    )
+    return Message(RTM_NEWROUTE, NEW, header + body, "make every link-local address local")
 
 
 def rule_for_interface(version: int, *, interface: str, table: int, priority: int) -> Message:

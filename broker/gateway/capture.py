@@ -29,7 +29,7 @@ def capture(session: Session, sock: socket.socket, wanted: tuple[str, int]) -> N
     """Serve one accepted connection."""
     host, port = wanted
     if port == DNS_PORT:
-        session.remember(StreamNames(session.reactor, session, sock))
+        StreamNames(session.reactor, session, sock, format_wanted(host, port))
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if port == PROXY_PORT and host in GATES:

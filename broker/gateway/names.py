@@ -4,15 +4,17 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
+from broker.audit.records import Plane
 from broker.gateway.reactor import LISTENER, Reactor
-from broker.policy.reasons import Reason
+from broker.gateway.records import About
+from broker.policy.reasons import Family, Reason, Refusal
+from broker.wire.dns import QUERY_MAX, format_frame, take_frame
 from broker.wire.synthetic import respond
 
 if TYPE_CHECKING:
     from broker.gateway.session import Session
 
 IP_PKTINFO = 8
-MAX_QUERY = 4096
 ANSWERS_A_TURN = 256
 TCP_QUERIES = 64  # a resolver asks a few over one connection; more is a tunnel
 
@@ -20,13 +22,14 @@ type Control = list[tuple[int, int, bytes]]
 
 
 def reply_control(family: int, control: Control) -> Control:
-    """Turn the packet information of a query into that of its answer: from the address that was asked (ip(7), ipv6(7))."""
+    """Turn a query's packet information into its answer's: from the address that was asked (ip(7), ipv6(7))."""
     for level, kind, data in control:
         if family == socket.AF_INET and (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
             # struct in_pktinfo: interface index, local address, destination address of the header.
             return [(socket.IPPROTO_IP, IP_PKTINFO, struct.pack("=I", 0) + data[8:12] + bytes(4))]
         if family == socket.AF_INET6 and (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
-            return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, data[:16] + bytes(4))]
+            # struct in6_pktinfo: destination address, interface index. Link-local sources need the interface.
+            return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, data)]
     return []
 
 
@@ -45,7 +48,7 @@ class DatagramNames:
         """Answer what is there, up to a bound a turn."""
         for _ in range(ANSWERS_A_TURN):
             try:
-                packet, control, _flags, client = self.sock.recvmsg(MAX_QUERY, 256)
+                packet, control, _flags, client = self.sock.recvmsg(QUERY_MAX + 1, 256)
                 answer = respond(packet, self._session.zone, reserved=self._session.is_reserved)
                 self._session.queries += 1
                 if answer is not None:
@@ -65,16 +68,18 @@ class DatagramNames:
 class StreamNames:
     """DNS over TCP on port 53 of any address: the same answers, a bounded number a connection (RFC 7766)."""
 
-    __slots__ = ("_answers", "_asked", "_buffer", "_reactor", "_session", "deadline", "sock")
+    __slots__ = ("_answers", "_asked", "_buffer", "_reactor", "_session", "_wanted", "deadline", "sock")
 
-    def __init__(self, reactor: Reactor, session: "Session", sock: socket.socket) -> None:
+    def __init__(self, reactor: Reactor, session: "Session", sock: socket.socket, wanted: str) -> None:
         self._reactor = reactor
         self._session = session
+        self._wanted = wanted
         self.sock = sock
         self._buffer = b""
         self._answers = b""
         self._asked = 0
         self.deadline = reactor.now + session.limits.silent_seconds
+        session.remember(self)
         reactor.watch(self)
         reactor.add(sock.fileno(), self.on_event)
         self.on_event(0)
@@ -83,43 +88,52 @@ class StreamNames:
         """Read, answer, write."""
         try:
             while self._flush():
-                data = self.sock.recv(MAX_QUERY)
+                data = self.sock.recv(QUERY_MAX)
                 if not data:
-                    self.abort(Reason.CLIENT_CLOSED)
+                    self.abort(Reason.CLIENT_CLOSED, "closed before it asked anything")
                     return
                 self._buffer += data
                 self._answer()
         except BlockingIOError:
             return
-        except OSError:
-            self.abort(Reason.CLIENT_CLOSED)
+        except OSError as error:
+            self.abort(Reason.CLIENT_CLOSED, error.strerror or "reset")
+        except Refusal as refusal:
+            self._asked = 0  # whatever it asked before, this is no resolver: on record
+            self.abort(refusal.reason, refusal.detail)
 
     def on_deadline(self, _events: int) -> None:
         """A resolver that wants more asks over a new connection."""
-        self.abort(Reason.CLIENT_SILENT)
+        self.abort(Reason.CLIENT_SILENT, "nothing was asked")
 
     def judge_again(self) -> None:
         """A name server has no policy."""
 
-    def abort(self, _reason: Reason, _detail: str = "") -> None:
-        """Close."""
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """Close. A connection that has asked nothing is on record like any other that was refused or given up."""
+        if not self._asked:
+            about = About(Plane.DNS, self._wanted)
+            if reason.family is Family.END:
+                self._session.recorder.close(about, reason, detail, bytes_up=0, bytes_down=0)
+            else:
+                self._session.recorder.refuse(about, Refusal(reason, detail))
         self._reactor.unwatch(self)
         self._session.forget(self)
         self._reactor.remove(self.sock.fileno())
         self.sock.close()
 
     def _answer(self) -> None:
-        while len(self._buffer) >= 2:
-            length = int.from_bytes(self._buffer[:2], "big")
-            if len(self._buffer) < 2 + length:
-                return
-            query, self._buffer = self._buffer[2 : 2 + length], self._buffer[2 + length :]
+        while (frame := take_frame(self._buffer)) is not None:
+            query, length = frame
+            self._buffer = self._buffer[length:]
             self._asked += 1
             self._session.queries += 1
             answer = respond(query, self._session.zone, reserved=self._session.is_reserved)
-            if answer is None or self._asked > TCP_QUERIES or length > MAX_QUERY:
-                raise ConnectionAbortedError
-            self._answers += struct.pack(">H", len(answer)) + answer
+            if answer is None:
+                raise Refusal(Reason.BAD_FRAMING, "a response, where the name server is asked")
+            if self._asked > TCP_QUERIES:
+                raise Refusal(Reason.RATE_LIMITED, f"more than {TCP_QUERIES} queries over one connection")
+            self._answers += format_frame(answer)
 
     def _flush(self) -> bool:
         while self._answers:
