@@ -37,7 +37,7 @@ def capture(session: Session, sock: socket.socket, wanted: tuple[str, int]) -> N
         proxy = HttpConnection(
             session, PlainStream(sock), asked=None, wanted=format_wanted(host, port), take_over=_take_over
         )
-        proxy.start(b"")
+        proxy.start()
         return
     if port == 0:
         # TCP has the port, no authority does: nothing can be allowed there (RFC 6335 §6).
@@ -156,7 +156,7 @@ class Captured:
             case Protocol.HTTP1:
                 self._leave()
                 stream = PlainStream(self._sock)
-                HttpConnection(self._session, stream, asked=self._asked, wanted=self._wanted).start(b"")
+                HttpConnection(self._session, stream, asked=self._asked, wanted=self._wanted).start()
             case Protocol.H2_PREFACE:
                 self._refuse(Refusal(Reason.UPGRADE_REFUSED, "HTTP/2 without TLS is not served"))
             case Protocol.UNKNOWN:

@@ -1,22 +1,23 @@
 """The HTTP/1.1 plane: every request of a connection judged, what was judged is what is sent.
 
 The protocol itself is `broker.wire.http1.Exchange`, which reads no socket. This module moves octets between it and two
-streams, asks for verdicts, dials, records and keeps the deadlines. It serves plain HTTP, and the same inside TLS.
+streams, asks for verdicts, records, and keeps the deadlines. It serves plain HTTP, and the same inside TLS.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import assert_never
 
 from broker.audit.records import Plane
+from broker.gateway.http_upstream import UpstreamSide
 from broker.gateway.lingering import Lingering
-from broker.gateway.reach import Reaching
+from broker.gateway.metering import metered
 from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT
 from broker.gateway.records import About
 from broker.gateway.relay import Tunnel
 from broker.gateway.requests import Question, question
 from broker.gateway.session import Session
-from broker.gateway.streams import Outlet, Piece, Stream
+from broker.gateway.streams import Outlet, Stream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied
@@ -62,31 +63,29 @@ class HttpConnection:
         self._scheme: Scheme = scheme
         self._take_over = take_over
         self._refused = refused
-        self._meter = session.meter
-        self._has_paid = False  # for the connection
         self._exchange = Exchange(session.http_limits, allow_connect=asked is None)
+        self._upstream = UpstreamSide(
+            session, scheme, on_event=self.on_upstream, reached=self._reached, failed=self._failed
+        )
         self._todo: deque[on.Event] = deque()
         self._busy = False
         self._open = True
         self._closing: on.CloseClient | None = None
-        self._upstream: Upstream | None = None
-        self._reaching: Reaching | None = None
         self._tunnel: Tunnel | None = None
         self._question: Question | None = None
-        self._allowed: Allowed | None = None
-        self._head_method = ""
+        self._allowed: Allowed | None = None  # until the request's end is on record
+        self._has_paid = False  # for the connection
         self._about = self._new_about()
-        self._up_before = self._down_before = 0
-        self._last = self._since = self._reactor.now
-        self.deadline = self._reactor.now + CHECK_SECONDS
+        self._down_before = 0
+        self._last = self._reactor.now  # something moved
+        self._head_since: float | None = self._last  # a head is awaited; None between requests
+        self.deadline = self._last + CHECK_SECONDS
 
-    def start(self, first: bytes) -> None:
-        """Take over a watched socket from which `first` was read already."""
+    def start(self) -> None:
+        """Take over a socket that the reactor watches."""
         self._session.remember(self)
         self._reactor.watch(self)
         self._reactor.replace(self._client.sock.fileno(), self.on_client)
-        if first:
-            self._carry_out(self._exchange.client_data(first))
         self._read_client()
 
     # events of the two sockets
@@ -94,7 +93,7 @@ class HttpConnection:
     def on_client(self, events: int) -> None:
         """The client's socket is readable, writable or broken."""
         if events & BROKEN:
-            self._client_broken("the client's connection broke")
+            self._end(Reason.CLIENT_CLOSED, "the client's connection broke")
             return
         if events & OUT and self._outlet.blocked:
             self._flush_client()
@@ -103,7 +102,7 @@ class HttpConnection:
 
     def on_upstream(self, events: int) -> None:
         """The upstream's socket is readable, writable or broken."""
-        upstream = self._upstream
+        upstream = self._upstream.current
         if upstream is None:
             return
         if events & OUT and upstream.outlet.blocked:
@@ -121,18 +120,14 @@ class HttpConnection:
         """Look at whatever is awaited."""
         now = self._reactor.now
         self.deadline = now + CHECK_SECONDS
-        exchange, limits = self._exchange, self._session.limits
+        limits = self._session.limits
         if self._outlet.blocked or self._closing is not None:
             if now - self._last >= limits.stalled_write_seconds:
                 self._end(Reason.IDLE_TIMEOUT, "the client does not take its response")
             return
-        match exchange.at:
-            case At.HEAD if exchange.idle and self._since != self._last:
-                if now - self._last >= limits.idle_seconds:
-                    self._end(Reason.IDLE_TIMEOUT, "no further request", clean=True)
+        match self._exchange.at:
             case At.HEAD:
-                if now - self._since >= limits.head_seconds:
-                    self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the request head did not arrive in time"))
+                self._check_head(now)
             case At.BODY | At.SENT:
                 self._check_exchange(now)
             case At.JUDGED | At.OVER:
@@ -165,15 +160,15 @@ class HttpConnection:
         budget = BYTES_A_TURN
         while self._open and self._closing is None and self._exchange.wants_client and not self._is_blocked():
             try:
-                count = self._receive(self._client, upward=True)
+                count = metered(self._session.meter, self._client.receive, self._reactor.view, upward=True)
             except BlockingIOError:
                 return
             except OSError as error:
-                self._client_broken(error.strerror or "reset")
+                self._end(Reason.CLIENT_CLOSED, error.strerror or "reset")
                 return
             self._last = self._reactor.now
-            if self._exchange.idle:
-                self._since = self._last
+            if count and self._exchange.at is At.HEAD and self._head_since is None:
+                self._head_since = self._last
             data = self._reactor.view[:count]
             self._carry_out(self._exchange.client_data(data) if count else self._exchange.client_end())
             budget -= count
@@ -183,10 +178,11 @@ class HttpConnection:
 
     def _read_upstream(self) -> None:
         budget = BYTES_A_TURN
-        while self._open and self._upstream is not None and not self._outlet.blocked and self._is_relaying():
-            upstream = self._upstream
+        while self._open and not self._outlet.blocked and (upstream := self._upstream.current) is not None:
+            if not self._is_relaying():
+                return
             try:
-                count = self._receive(upstream.stream, upward=False)
+                count = metered(self._session.meter, upstream.stream.receive, self._reactor.view, upward=False)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -197,27 +193,12 @@ class HttpConnection:
             data = self._reactor.view[:count]
             self._carry_out(self._exchange.upstream_data(data) if count else self._exchange.upstream_end())
             budget -= count
-            if budget <= 0 and self._upstream is upstream:
+            if budget <= 0 and self._upstream.current is upstream:
                 self._reactor.again(upstream.stream.sock.fileno(), IN)
                 return
 
-    def _receive(self, stream: Stream, *, upward: bool) -> int:
-        view, meter = self._reactor.view, self._meter
-        if meter is None:
-            return stream.receive(view)
-        room = meter.room_up if upward else meter.room_down
-        count = stream.receive(view[: max(1, room)])
-        if count and room <= 0:
-            meter.exhausted()  # ends this connection too
-            raise BlockingIOError
-        if upward:
-            meter.count_up(count)
-        else:
-            meter.count_down(count)
-        return count
-
     def _is_blocked(self) -> bool:
-        return self._outlet.blocked or (self._upstream is not None and self._upstream.outlet.blocked)
+        return self._outlet.blocked or self._upstream.blocked
 
     def _is_relaying(self) -> bool:
         return self._exchange.at is At.BODY or self._exchange.at is At.SENT
@@ -226,13 +207,13 @@ class HttpConnection:
         try:
             self._outlet.flush()
         except OSError as error:
-            self._client_broken(error.strerror or "reset")
+            self._end(Reason.CLIENT_CLOSED, error.strerror or "reset")
             return
         self._last = self._reactor.now
         if self._outlet.blocked:
             return
         if self._closing is not None:
-            self._finish_closing()
+            self._finish_closing(self._closing)
             return
         self._read_upstream()
         self._read_client()
@@ -258,9 +239,13 @@ class HttpConnection:
                 try:
                     self._outlet.put(pieces)
                 except OSError as error:
-                    self._client_broken(error.strerror or "reset")
+                    self._end(Reason.CLIENT_CLOSED, error.strerror or "reset")
             case on.SendUpstream(pieces):
-                self._send_upstream(pieces)
+                try:
+                    self._upstream.put(pieces)
+                except OSError:
+                    # It may have answered before it closed: what it said counts, else its end is found there.
+                    self._read_upstream()
             case on.RequestSent():
                 self._last = self._reactor.now
             case on.ResponseEnded(status, reusable):
@@ -272,87 +257,53 @@ class HttpConnection:
             case on.CloseClient():
                 self._closing = event
                 if not self._outlet.blocked:
-                    self._finish_closing()
+                    self._finish_closing(event)
             case on.AbortClient(reason, detail):
                 self._end(reason, detail)
             case on.AbortUpstream():
-                self._drop_upstream()
+                pass  # `UpstreamFailed` or an end of the client follows, and drops it
             case on.Switched(early, late):
                 self._switch(early, late)
             case never:
                 assert_never(never)
 
-    def _send_upstream(self, pieces: Sequence[Piece]) -> None:
-        if self._upstream is None:
-            return
-        try:
-            self._upstream.outlet.put(pieces)
-        except OSError:
-            # It may have answered before it closed: what it said counts, else the end of it is found there.
-            self._read_upstream()
-
     def _judge(self, head: RequestHead) -> None:
-        self._about = self._new_about()
-        self._about.started = self._reactor.now
-        self._about.method = self._head_method = head.method
-        self._about.path = head.target.decode("ascii", "replace")
-        self._up_before, self._down_before = 0, self._outlet.sent
+        about = self._about = self._new_about()
+        about.started = self._reactor.now
+        about.method = head.method
+        about.path = head.target.decode("ascii", "replace")
+        self._down_before = self._outlet.accepted
+        self._head_since = None
         try:
             asked = question(head, self._scheme, self._asked)
         except Refusal as refusal:
-            self._about.authority = head.host.decode("ascii", "replace")
+            about.authority = head.host.decode("ascii", "replace")
             self._deny(Denied(refusal.reason, None, refusal.detail))
             return
         self._question = asked
-        self._about.authority = str(asked.facts.authority)
-        self._about.plane = Plane.CONNECT if asked.connect else self._about.plane
+        about.authority = str(asked.facts.authority)
+        about.plane = Plane.CONNECT if asked.connect else about.plane
         decided = self._refused or self._session.decide(asked.facts)
-        verdict = self._session.settle(self._about, decided, *self._cost(asked))
+        verdict = self._session.settle(about, decided, *self._cost(asked))
         if isinstance(verdict, Denied):
-            self._send_denial(verdict.reason, verdict.detail, verdict.rule.name if verdict.rule else None)
+            self._send_problem(verdict.reason, verdict.detail, verdict.rule.name if verdict.rule else None)
         elif asked.connect:
             self._carry_out(self._exchange.tunnel())
         else:
             self._allowed = verdict
             self._has_paid = True
-            self._reach(asked, verdict, fresh=False)
+            self._upstream.reach(asked, verdict)
 
     def _cost(self, asked: Question) -> tuple[Spend, ...]:
         if asked.connect:
             return ()  # what follows pays
         return (Spend.REQUEST,) if self._has_paid else (Spend.CONNECTION, Spend.REQUEST)
 
-    def _reach(self, asked: Question, allowed: Allowed, *, fresh: bool) -> None:
-        authority = asked.facts.authority
-        pooled = None if fresh else self._session.upstreams.take(self._scheme, authority)
-        if pooled is not None:
-            self._use(pooled)
-            return
-        self._reaching = reaching = Reaching(
-            self._session.dialler,
-            self._session.inspector,
-            scheme=self._scheme,
-            authority=authority,
-            seconds=self._session.limits.connect_seconds,
-            done=self._reached,
-        )
-        reaching.start(allowed.addresses)
-
-    def _reached(self, outcome: Upstream | Refusal) -> None:
-        self._reaching = None
-        if isinstance(outcome, Refusal):
-            self._upstream_failed(outcome, repeatable=False)
-        else:
-            self._use(outcome)
-
-    def _use(self, upstream: Upstream) -> None:
+    def _reached(self, upstream: Upstream) -> None:
         asked = self._question
         assert asked is not None
-        self._upstream = upstream
         self._about.dialled = upstream.address
-        self._up_before = upstream.outlet.sent
-        self._reactor.replace(upstream.stream.sock.fileno(), self.on_upstream)
-        self._since = self._last = self._reactor.now
+        self._last = self._reactor.now
         self._carry_out(
             self._exchange.allow(
                 scheme=self._scheme,
@@ -364,31 +315,28 @@ class HttpConnection:
         self._read_client()
         self._read_upstream()
 
+    def _failed(self, refusal: Refusal) -> None:
+        self._upstream_failed(refusal, repeatable=False)
+
     def _upstream_failed(self, refusal: Refusal, *, repeatable: bool) -> None:
-        was_used = self._upstream is not None and self._upstream.used
-        self._drop_upstream()
-        if repeatable and was_used and self._question is not None and self._allowed is not None:
-            # A kept connection that was closed just now says nothing about the request (RFC 9112 §9.3.1).
-            self._reach(self._question, self._allowed, fresh=True)
+        again = repeatable and self._upstream.may_be_stale
+        self._upstream.drop()
+        if again and self._question is not None and self._allowed is not None:
+            self._upstream.reach(self._question, self._allowed, fresh=True)
             return
+        self._allowed = None
         self._session.recorder.refuse(self._about, refusal)
-        self._send_denial(refusal.reason, refusal.detail, self._about.rule or None)
+        self._send_problem(refusal.reason, refusal.detail, self._about.rule or None)
 
     def _response_ended(self, status: int, *, reusable: bool) -> None:
         self._record_close(Reason.FINISHED, "", status)
-        upstream, self._upstream = self._upstream, None
-        asked, self._question = self._question, None
-        if upstream is not None and asked is not None:
-            if reusable and not upstream.outlet.blocked:
-                self._session.upstreams.give(self._scheme, asked.facts.authority, upstream)
-            else:
-                self._reactor.remove(upstream.stream.sock.fileno())
-                upstream.stream.close()
+        self._upstream.release(reusable=reusable)
+        self._question = None
         self._last = self._reactor.now
-        self._since = self._last - 1.0  # between requests: see `on_deadline`
+        self._head_since = None if self._exchange.idle else self._last
 
     def _switch(self, early: bytes, late: bytes) -> None:
-        asked, upstream = self._question, self._upstream
+        asked = self._question
         assert asked is not None
         self._open = False
         self._reactor.unwatch(self)
@@ -397,14 +345,13 @@ class HttpConnection:
             self._session.forget(self)
             self._take_over(self._session, self._client, asked.facts.authority, self._wanted, early)
             return
-        assert upstream is not None
         self._tunnel = Tunnel(
             self._reactor,
             self._client.joinable,
-            upstream.stream.joinable,
+            self._upstream.hand_over().stream.joinable,
             limits=self._session.limits,
             watcher=self,
-            meter=self._meter,
+            meter=self._session.meter,
             early=early,
             late=late,
         )
@@ -413,26 +360,28 @@ class HttpConnection:
     # refusals and ends
 
     def _deny(self, denied: Denied) -> None:
-        settled = self._session.settle(self._about, denied)
-        assert isinstance(settled, Denied)
-        self._send_denial(settled.reason, settled.detail, settled.rule.name if settled.rule else None)
+        self._session.settle(self._about, denied)
+        self._send_problem(denied.reason, denied.detail, None)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer octets that are no acceptable request."""
+        """Answer octets that are no acceptable request, or the rest of one that is not."""
         if refusal.reason.family is Family.END:
             self._end(refusal.reason, refusal.detail)
             return
-        if not self._about.record:
-            self._about.authority = self._about.authority or (str(self._asked) if self._asked else "")
-            self._session.settle(self._about, Denied(refusal.reason, None, refusal.detail))
+        about = self._about
+        if self._allowed is None:
+            self._about = about = self._new_about()
+            about.authority = str(self._asked) if self._asked else ""
+            self._session.settle(about, Denied(refusal.reason, None, refusal.detail))
         else:
-            self._session.recorder.refuse(self._about, refusal)
+            self._allowed = None
+            self._session.recorder.refuse(about, refusal)
+        self._upstream.drop()
         self._session.flush()
-        self._drop_upstream()
-        response = self._problem(refusal.reason, refusal.detail, self._about.rule or None)
+        response = self._problem(refusal.reason, refusal.detail, about.rule or None)
         self._carry_out([on.SendClient((response,)), on.CloseClient(linger=True)])
 
-    def _send_denial(self, reason: Reason, detail: str, rule: str | None) -> None:
+    def _send_problem(self, reason: Reason, detail: str, rule: str | None) -> None:
         self._session.flush()
         self._carry_out(self._exchange.deny(self._problem(reason, detail, rule)))
 
@@ -443,12 +392,10 @@ class HttpConnection:
             rule=rule,
             reachable=self._session.reachable,
             record=self._about.record or None,
-            head=self._head_method == "HEAD",
+            head=self._about.method == "HEAD",
         )
 
-    def _finish_closing(self) -> None:
-        closing = self._closing
-        assert closing is not None
+    def _finish_closing(self, closing: on.CloseClient) -> None:
         self._leave()
         if closing.linger:
             Lingering(self._reactor, self._client)
@@ -456,14 +403,11 @@ class HttpConnection:
             self._reactor.remove(self._client.sock.fileno())
             self._client.close()
 
-    def _client_broken(self, detail: str) -> None:
-        self._end(Reason.CLIENT_CLOSED, detail)
-
     def _end(self, reason: Reason, detail: str, *, clean: bool = False) -> None:
         """Close both sides; unless `clean`, with resets."""
         if not self._open:
             return
-        if self._question is not None and self._about.record:
+        if self._allowed is not None:
             self._record_close(reason, detail, 0)
         self._leave()
         self._reactor.remove(self._client.sock.fileno())
@@ -477,30 +421,34 @@ class HttpConnection:
         self._todo.clear()
         self._reactor.unwatch(self)
         self._session.forget(self)
-        if self._reaching is not None:
-            self._reaching.cancel()
-        self._drop_upstream()
+        self._upstream.drop()
 
-    def _drop_upstream(self) -> None:
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None:
-            self._reactor.remove(upstream.stream.sock.fileno())
-            upstream.stream.reset()
+    def _check_head(self, now: float) -> None:
+        limits = self._session.limits
+        if self._head_since is None:
+            if now - self._last >= limits.idle_seconds:
+                self._end(Reason.IDLE_TIMEOUT, "no further request", clean=True)
+        elif now - self._head_since >= limits.head_seconds:
+            self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the request head did not arrive in time"))
 
     def _check_exchange(self, now: float) -> None:
         exchange, limits = self._exchange, self._session.limits
-        if exchange.awaits_continue and now - self._since >= CONTINUE_SECONDS:
+        quiet = now - self._last
+        if exchange.awaits_continue and quiet >= CONTINUE_SECONDS:
             self._carry_out(exchange.go_on())
-        if not exchange.answering and exchange.at is At.SENT and now - self._last >= limits.upstream_head_seconds:
-            refusal = Refusal(Reason.UPSTREAM_TIMEOUT, f"no response within {limits.upstream_head_seconds:g} s")
-            self._carry_out(exchange.upstream_failed(refusal))
-        elif now - self._last >= max(limits.idle_seconds, 0 if exchange.answering else limits.upstream_head_seconds):
+        if not exchange.answering and exchange.at is At.SENT:
+            if quiet >= limits.upstream_head_seconds:
+                refusal = Refusal(Reason.UPSTREAM_TIMEOUT, f"no response within {limits.upstream_head_seconds:g} s")
+                self._carry_out(exchange.upstream_failed(refusal))
+        elif quiet >= limits.idle_seconds:
             self._end(Reason.IDLE_TIMEOUT, f"nothing moved for {limits.idle_seconds:g} s")
 
     def _record_close(self, reason: Reason, detail: str, status: int) -> None:
-        up = self._upstream.outlet.sent - self._up_before if self._upstream is not None else 0
-        down = self._outlet.sent - self._down_before
-        self._session.recorder.close(self._about, reason, detail, bytes_up=up, bytes_down=down, status=status)
+        self._allowed = None
+        down = self._outlet.accepted - self._down_before
+        self._session.recorder.close(
+            self._about, reason, detail, bytes_up=self._upstream.bytes_up, bytes_down=down, status=status
+        )
 
     def _new_about(self) -> About:
         plane = Plane.HTTP if self._scheme == "http" else Plane.INSPECT

@@ -72,7 +72,7 @@ class InspectedConnection:
             self._session.forget(self)
             HttpConnection(
                 self._session, outcome, asked=self._asked, wanted=self._wanted, scheme="https", refused=self._refused
-            ).start(b"")
+            ).start()
             return
         if isinstance(outcome, TimeoutError):
             self._fail(Refusal(Reason.HEAD_TIMEOUT, str(outcome)))

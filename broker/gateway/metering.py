@@ -84,3 +84,22 @@ class Meter:
         if reason is Reason.GRANT_REVOKED:
             self.usage.revoked = True
         self.on_end(self, reason)
+
+
+def metered(meter: Meter | None, read: Callable[[memoryview], int], view: memoryview, *, upward: bool) -> int:
+    """Read as much as the grant has room for, and count it. `read` as `recv_into`.
+
+    Raises BlockingIOError when there is more but no room: the reader's connection has been cut by then.
+    """
+    if meter is None:
+        return read(view)
+    room = meter.room_up if upward else meter.room_down
+    count = read(view[: max(1, room)])
+    if count and room <= 0:
+        meter.exhausted()
+        raise BlockingIOError
+    if upward:
+        meter.count_up(count)
+    else:
+        meter.count_down(count)
+    return count

@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import Protocol
 
-from broker.gateway.metering import Meter
+from broker.gateway.metering import Meter, metered
 from broker.gateway.reactor import HANGUP, IN, OUT, Reactor
 from broker.policy.limits import Limits
 from broker.policy.reasons import Reason
@@ -175,7 +175,7 @@ class Tunnel:
                 way.pending = way.pending[sent:]
                 if way.pending:
                     return
-            count = self._receive(way, view)
+            count = metered(self._meter, way.source.recv_into, view, upward=way is self._up)
             if count == 0:
                 self._finish(way)
                 return
@@ -194,22 +194,6 @@ class Tunnel:
             if budget <= 0:
                 self._reactor.again(way.source.fileno(), IN | HANGUP)
                 return
-
-    def _receive(self, way: _Direction, view: memoryview) -> int:
-        meter = self._meter
-        if meter is None:
-            return way.source.recv_into(view)
-        upward = way is self._up
-        room = meter.room_up if upward else meter.room_down
-        count = way.source.recv_into(view[: max(1, room)])
-        if count and room <= 0:
-            meter.exhausted()  # ends this tunnel too
-            raise BlockingIOError
-        if upward:
-            meter.count_up(count)
-        else:
-            meter.count_down(count)
-        return count
 
     def _finish(self, way: _Direction) -> None:
         way.done = True

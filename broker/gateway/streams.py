@@ -69,12 +69,12 @@ class PlainStream:
 class Outlet:
     """What a stream has not taken yet. Pieces may be views of a shared buffer: what stays is copied."""
 
-    __slots__ = ("_pending", "_stream", "sent")
+    __slots__ = ("_pending", "_stream", "accepted")
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._pending: list[bytes] = []
-        self.sent = 0
+        self.accepted = 0  # bytes put here so far, sent or not yet
 
     @property
     def blocked(self) -> bool:
@@ -83,6 +83,7 @@ class Outlet:
 
     def put(self, pieces: Sequence[Piece]) -> None:
         """Send, or keep for `flush`. Raises OSError when the stream is broken."""
+        self.accepted += sum(map(len, pieces))
         if self._pending:
             self._pending += [bytes(piece) for piece in pieces]
             return
@@ -101,7 +102,6 @@ class Outlet:
                 count = self._stream.send(rest)
             except BlockingIOError:
                 break
-            self.sent += count
             rest = _after(rest, count)
         self._pending = [bytes(piece) for piece in rest]
 

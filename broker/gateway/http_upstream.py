@@ -1,0 +1,126 @@
+"""The upstream's side of one HTTP/1.1 connection: from the pool or freshly reached, used for one request at a time."""
+
+from collections.abc import Callable, Sequence
+
+from broker.gateway.reach import Reaching
+from broker.gateway.reactor import Handler
+from broker.gateway.requests import Question
+from broker.gateway.session import Session
+from broker.gateway.streams import Piece
+from broker.gateway.upstreams import Upstream
+from broker.policy.decide import Allowed
+from broker.policy.reasons import Refusal
+from broker.wire.http1.rewrite import Scheme
+
+
+class UpstreamSide:
+    """Holds at most one upstream. `reached` or `failed` is called once for each `reach`, maybe at once."""
+
+    __slots__ = (
+        "_failed",
+        "_on_event",
+        "_question",
+        "_reached",
+        "_reaching",
+        "_scheme",
+        "_session",
+        "_taken",
+        "current",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        scheme: Scheme,
+        *,
+        on_event: Handler,
+        reached: Callable[[Upstream], None],
+        failed: Callable[[Refusal], None],
+    ) -> None:
+        self._session = session
+        self._scheme: Scheme = scheme
+        self._on_event = on_event
+        self._reached = reached
+        self._failed = failed
+        self._reaching: Reaching | None = None
+        self._question: Question | None = None
+        self._taken = 0  # bytes that the current upstream had been given before
+        self.current: Upstream | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the upstream has not taken all that it was given."""
+        return self.current is not None and self.current.outlet.blocked
+
+    @property
+    def bytes_up(self) -> int:
+        """What the current request has given to its upstream."""
+        return self.current.outlet.accepted - self._taken if self.current is not None else 0
+
+    @property
+    def may_be_stale(self) -> bool:
+        """Whether a failure may only mean that a kept connection was closed meanwhile (RFC 9112 §9.3.1)."""
+        return self.current is not None and self.current.used
+
+    def reach(self, question: Question, allowed: Allowed, *, fresh: bool = False) -> None:
+        """Get an upstream for a judged request. `fresh`: not one that was kept."""
+        self._question = question
+        authority = question.facts.authority
+        kept = None if fresh else self._session.upstreams.take(self._scheme, authority)
+        if kept is not None:
+            self._use(kept)
+            return
+        self._reaching = reaching = Reaching(
+            self._session.dialler,
+            self._session.inspector,
+            scheme=self._scheme,
+            authority=authority,
+            seconds=self._session.limits.connect_seconds,
+            done=self._outcome,
+        )
+        reaching.start(allowed.addresses)
+
+    def put(self, pieces: Sequence[Piece]) -> None:
+        """Send, or keep until the upstream takes it. Raises OSError when it is broken."""
+        if self.current is not None:
+            self.current.outlet.put(pieces)
+
+    def release(self, *, reusable: bool) -> None:
+        """The response is whole: keep the upstream for the next request, or close it."""
+        upstream, self.current = self.current, None
+        if upstream is None or self._question is None:
+            return
+        if reusable and not upstream.outlet.blocked:
+            self._session.upstreams.give(self._scheme, self._question.facts.authority, upstream)
+        else:
+            self._session.reactor.remove(upstream.stream.sock.fileno())
+            upstream.stream.close()
+
+    def hand_over(self) -> Upstream:
+        """Give the upstream away, to a tunnel."""
+        upstream, self.current = self.current, None
+        assert upstream is not None
+        return upstream
+
+    def drop(self) -> None:
+        """Stop reaching, and reset what was reached: nobody may take it for a clean end."""
+        if self._reaching is not None:
+            self._reaching.cancel()
+            self._reaching = None
+        upstream, self.current = self.current, None
+        if upstream is not None:
+            self._session.reactor.remove(upstream.stream.sock.fileno())
+            upstream.stream.reset()
+
+    def _outcome(self, outcome: Upstream | Refusal) -> None:
+        self._reaching = None
+        if isinstance(outcome, Refusal):
+            self._failed(outcome)
+        else:
+            self._use(outcome)
+
+    def _use(self, upstream: Upstream) -> None:
+        self.current = upstream
+        self._taken = upstream.outlet.accepted
+        self._session.reactor.replace(upstream.stream.sock.fileno(), self._on_event)
+        self._reached(upstream)
