@@ -1,13 +1,17 @@
-"""The few system calls and constants that Python's standard library lacks (prctl(2), user namespace set-up)."""
+"""The few system calls and constants that Python's standard library lacks (prctl(2), capset(2), user namespaces)."""
 
 import ctypes
+import errno
 import os
 import signal
+import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 4, 38, 24
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 CAPABILITY_VERSION_3 = 0x20080522
+SIGNAL_INFO = 128  # size of struct signalfd_siginfo
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,12 +33,22 @@ def die_with_parent() -> None:
 
 
 def drop_capabilities() -> None:
-    """Empty the permitted, effective and inheritable sets of this thread (capset(2))."""
+    """Empty the bounding, permitted, effective and inheritable sets of this thread (capabilities(7), capset(2))."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
+    _empty_bounding_set()
     if _libc.capset(header, data) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"capset: {os.strerror(code)}")
+
+
+def _empty_bounding_set() -> None:
+    for capability in range(64):
+        if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) != 0:
+            code = ctypes.get_errno()
+            if code == errno.EINVAL:
+                return  # the kernel knows no more capabilities
+            raise OSError(code, f"prctl PR_CAPBSET_DROP: {os.strerror(code)}")
 
 
 def enter_user_namespace(extra: int = 0) -> None:
@@ -51,3 +65,38 @@ def enter_user_namespace(extra: int = 0) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+
+
+def signal_descriptor(numbers: Iterable[int]) -> int:
+    """A descriptor that is readable while one of these blocked signals is pending (signalfd(2)). The caller owns it."""
+    mask = bytearray(128)  # glibc's and musl's sigset_t
+    for number in numbers:
+        mask[(number - 1) // 8] |= 1 << (number - 1) % 8
+    fd = int(_libc.signalfd(-1, bytes(mask), os.O_CLOEXEC | os.O_NONBLOCK))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"signalfd: {os.strerror(code)}")
+    return fd
+
+
+def read_signals(fd: int) -> list[tuple[int, int]]:
+    """The pending signals as (number, si_code); empty where there are none."""
+    try:
+        data = os.read(fd, SIGNAL_INFO * 16)
+    except BlockingIOError:
+        return []
+    records = (struct.unpack_from("=Iii", data, offset) for offset in range(0, len(data), SIGNAL_INFO))
+    return [(number, code) for number, _errno, code in records]
+
+
+def lock_standard_descriptors() -> None:
+    """Fill 0, 1 and 2 where the caller closed them, so that nothing opened later takes such a number.
+
+    What fills them fails with EBADF as a closed descriptor does: 0 cannot be read, 1 and 2 cannot be written.
+    """
+    for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is given out, and those below this one are taken.
+            os.set_inheritable(os.open(os.devnull, flags), True)

@@ -13,6 +13,7 @@ class Code(StrEnum):
     NO_NETWORK_NAMESPACES = "no_network_namespaces"
     NO_CAPTURE = "no_capture"
     NO_SERVICE_USER = "no_service_user"
+    NO_STATE_DIRECTORY = "no_state_directory"
     NO_TRUST_BUNDLE = "no_trust_bundle"
     BAD_WORKSPACE = "bad_workspace"
     BAD_CALL = "bad_call"

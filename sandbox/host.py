@@ -3,13 +3,14 @@
 Look before a user namespace is entered: inside one, root-owned files look owned by the overflow user.
 """
 
+import contextlib
 import os
 import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.environ import PATH
+from sandbox.environ import HOME, PATH
 from sandbox.errors import Code, LaunchError
 from sandbox.plan import HostLayout
 
@@ -50,30 +51,48 @@ def find_command(name: str, workspace: Path | None) -> None:
 
     Only what is shown from the host can be looked for; a program that the command line makes first is not.
     """
-    candidates = _candidates(name, workspace)
+    if "/" not in name:
+        candidates = [Path(directory, name) for directory in PATH.split(":")] if name else []
+    else:
+        place = Path(os.path.normpath(workspace / name if workspace is not None else Path(HOME, name)))
+        if place.is_relative_to("/proc") or place.is_relative_to("/dev"):
+            return
+        candidates = [place] if _is_shown(place, workspace) else []
     found = [path for path in candidates if path.exists()]
-    if candidates and not found:
+    if not found:
         raise LaunchError(
             Code.COMMAND_NOT_FOUND,
             f"The command {name!r} does not exist in the sandbox.",
             "Inside there are /usr and the workspace; name a program of theirs.",
         )
-    if found and not any(path.is_file() and path.stat().st_mode & 0o111 for path in found):
+    programs = [path for path in found if path.is_file() and path.stat().st_mode & 0o111]
+    if not programs:
         raise LaunchError(
             Code.COMMAND_NOT_EXECUTABLE,
             f"The command {name!r} is not an executable file.",
             "Make it executable, or start it with its interpreter.",
         )
+    _check_interpreter(programs[0], workspace)
 
 
-def _candidates(name: str, workspace: Path | None) -> list[Path]:
-    if "/" not in name:
-        return [Path(directory, name) for directory in PATH.split(":")] if name else [Path("/nonexistent")]
-    path = Path(name)
-    if not path.is_absolute():
-        return [workspace / path] if workspace is not None else []
-    shown = [Path("/usr"), *map(Path, BESIDE_USR), *([workspace] if workspace is not None else [])]
-    return [path] if any(path.is_relative_to(directory) for directory in shown) else []
+def _is_shown(path: Path, workspace: Path | None) -> bool:
+    shown = [*map(Path, ("/usr", *BESIDE_USR, *SHARED)), *([workspace] if workspace is not None else [])]
+    return any(path.is_relative_to(directory) for directory in shown)
+
+
+def _check_interpreter(program: Path, workspace: Path | None) -> None:
+    with contextlib.suppress(OSError), program.open("rb") as file:
+        line = file.readline(256)
+        words = line[2:].split()
+        if not line.startswith(b"#!") or not words:
+            return
+        interpreter = Path(os.fsdecode(words[0]))
+        if interpreter.is_absolute() and not (_is_shown(interpreter, workspace) and interpreter.exists()):
+            raise LaunchError(
+                Code.COMMAND_NOT_FOUND,
+                f"The interpreter {str(interpreter)!r} of {str(program)!r} does not exist in the sandbox.",
+                "Inside there are /usr and the workspace; start the script with an interpreter of theirs.",
+            )
 
 
 def _open_trusted(bwrap: Path) -> int:
@@ -91,7 +110,7 @@ def _open_trusted(bwrap: Path) -> int:
         raise LaunchError(
             Code.UNTRUSTED_BWRAP,
             f"{bwrap} {problem}.",
-            "Reinstall the distribution's bubblewrap: it must be a plain file owned by root, 0755, without set-id bits.",
+            "Reinstall the distribution's bubblewrap: a plain file owned by root, 0755, without set-id bits.",
         )
     return fd
 

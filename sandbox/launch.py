@@ -17,8 +17,9 @@ from netns import kernel
 from sandbox.argv import arguments
 from sandbox.plan import Plan
 
-# Set to ignored by Python or blocked by a supervisor; a command expects the defaults (signal(7)).
-RESTORED = tuple(number for number in signal.Signals if number not in {signal.SIGKILL, signal.SIGSTOP})
+# Ignored by Python itself, not by whoever called it.
+IGNORED_BY_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+NEVER_BY_OTHERS = 0o022  # the payload's umask takes at least this away, whatever a server was started with
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class _Child:
     bwrap_fd: int
     parent: int  # pidfd
     keep: set[int] = field(default_factory=set)
+    reset: tuple[int, ...] = ()  # signals that get their default action back
     rlimits: tuple[tuple[int, int], ...] = ()
     stdio: Mapping[int, int] = field(default_factory=dict)
 
@@ -77,7 +79,20 @@ def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitSt
     # By descriptor: neither the variables nor the mounts show in /proc/PID/cmdline.
     packed = supply(b"".join(os.fsencode(word) + b"\0" for word in words))
     argv = ["bwrap", "--json-status-fd", str(report_fd), "--args", str(packed), "--", *plan.argv]
-    return _Child(argv=argv, bwrap_fd=bwrap_fd, parent=parent, keep=keep, rlimits=plan.rlimits), status_fd
+    child = _Child(
+        argv=argv, bwrap_fd=bwrap_fd, parent=parent, keep=keep, reset=_signals_to_reset(), rlimits=plan.rlimits
+    )
+    return child, status_fd
+
+
+def _signals_to_reset() -> tuple[int, ...]:
+    """All but those that the caller had ignored: `nohup` and a shell's background jobs count on it (execve(2))."""
+    never = {signal.SIGKILL, signal.SIGSTOP}
+    return tuple(
+        number
+        for number in signal.Signals
+        if number not in never and (number in IGNORED_BY_PYTHON or signal.getsignal(number) is not signal.SIG_IGN)
+    )
 
 
 def _become_bwrap(child: _Child) -> NoReturn:
@@ -89,10 +104,12 @@ def _become_bwrap(child: _Child) -> NoReturn:
             os.dup2(fd, number)
         _inherit_only(child.keep)
         _limit(child.rlimits)
-        for number in RESTORED:
+        os.umask(os.umask(NEVER_BY_OTHERS) | NEVER_BY_OTHERS)
+        os.chdir("/")  # the caller's directory may be one that the serving user cannot read
+        for number in child.reset:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(child.bwrap_fd, child.argv, {})
+        os.execve(child.bwrap_fd, child.argv, {})  # noqa: S606  the point of this module
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         with contextlib.suppress(OSError):
             os.write(2, f"wicketgate: bubblewrap could not be started: {error}\n".encode())
@@ -109,7 +126,8 @@ def _inherit_only(keep: set[int]) -> None:
 
 
 def _limit(rlimits: tuple[tuple[int, int], ...]) -> None:
-    for limit, value in rlimits:
+    # No core: it would be written by the host's handler, which sees the whole memory of the payload.
+    for limit, value in ((resource.RLIMIT_CORE, 0), *rlimits):
         hard = resource.getrlimit(limit)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (bound, bound))

@@ -7,11 +7,14 @@ signals that somebody sent to this process are passed on. Nothing else happens h
 import contextlib
 import json
 import os
+import select
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from netns import kernel
 from sandbox.launch import Launched
 
 FORWARDED = frozenset(
@@ -20,55 +23,155 @@ FORWARDED = frozenset(
 WAITED = FORWARDED | {signal.SIGCHLD}
 BY_SOMEBODY = frozenset({0, -1, -6})  # SI_USER, SI_QUEUE, SI_TKILL: not the terminal's (sigaction(2))
 GRACE = 0.5  # seconds between the polite and the final signal of a timeout
-TIMED_OUT, FAILED = 124, 125
+TIMED_OUT, FAILED, BY_SIGNAL = 124, 125, 128
+
+
+class Interrupted(Exception):  # noqa: N818  not an error: somebody wanted it
+    """A signal that ends the run came before the command was started. `code` is the exit code that says so."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name} before the command was started")
+        self.code = BY_SIGNAL + number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a sandbox ended: the exit code to pass on, and whether the command ever started."""
+    """How a sandbox ended: the exit code to pass on, and whether the command ever started.
+
+    `broker_gone`: the broker died first, and the command with it. `lost`: somebody killed the sandbox's own process.
+    """
 
     code: int
     started: bool
     timed_out: bool = False
     broker_gone: bool = False
+    lost: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """What happened so far."""
+
+    launched: Launched
+    broker: int | None
+    deadline: float | None
+    timed_out: bool = False
+    broker_gone: bool = False
+    interrupted: int = 0  # a signal that came while there was no command to take it
+    ignored: frozenset[int] = field(default_factory=frozenset)
+
+    def end_all(self) -> None:
+        """Kill process 1 of the sandbox's pid namespace; the kernel kills everything in it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.launched.pid, signal.SIGKILL)
 
 
 def block_signals() -> None:
     """Hold back what `supervise` will wait for. Call it before anything is started, so that nothing is missed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by the caller, it would take the children's status away
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
 
 
-def supervise(launched: Launched, *, timeout: float | None = None, broker: int | None = None) -> Ending:
-    """Wait until the sandbox has ended. `timeout` in seconds; `broker` is a child whose end ends the sandbox."""
+def check_interrupted() -> None:
+    """Raise Interrupted if a signal arrived since `block_signals`. Call it right before the launch."""
+    pending = signal.sigpending() & FORWARDED - _ignored()
+    if pending:
+        raise Interrupted(min(pending))
+
+
+def supervise(
+    launched: Launched,
+    *,
+    timeout: float | None = None,
+    broker: int | None = None,
+    drains: Mapping[int, Callable[[], bool]] | None = None,
+) -> Ending:
+    """Wait until the sandbox has ended. `timeout` in seconds; `broker` is a child whose end ends the sandbox.
+
+    `drains`: a descriptor that the sandbox writes to and what reads from it, False at its end. (No threads: a process
+    that has unshared its pid namespace for its children cannot start any, unshare(2).)
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
-    timed_out = broker_gone = False
-    while True:
-        status = _reap(launched.pid)
-        if status is not None:
-            return _ending(launched, status, timed_out=timed_out, broker_gone=broker_gone)
-        if broker is not None and not broker_gone and _has_ended(broker):
-            broker_gone = True
-            os.kill(launched.pid, signal.SIGKILL)
-        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if remaining == 0.0:
-            signal_payload(launched.pid, signal.SIGKILL if timed_out else signal.SIGTERM)
-            if timed_out:
-                os.kill(launched.pid, signal.SIGKILL)
-            timed_out, deadline = True, time.monotonic() + GRACE
-            continue
-        received = signal.sigwaitinfo(WAITED) if remaining is None else signal.sigtimedwait(WAITED, remaining)
-        if received is not None and received.si_signo in FORWARDED and received.si_code in BY_SOMEBODY:
-            signal_payload(launched.pid, signal.Signals(received.si_signo))
+    watch = _Watch(launched=launched, broker=broker, deadline=deadline, ignored=_ignored())
+    open_drains = dict(drains or {})
+    signals = kernel.signal_descriptor(WAITED)
+    poll = select.poll()
+    for fd in (signals, *open_drains):
+        poll.register(fd, select.POLLIN)
+    try:
+        while (status := _reap(launched.pid)) is None:
+            _look_after_broker(watch)
+            for fd, _events in poll.poll(_keep_time(watch)):
+                if fd == signals:
+                    for number, code in kernel.read_signals(signals):
+                        if number in FORWARDED:
+                            _pass_on(watch, number, by_somebody=code in BY_SOMEBODY)
+                elif not open_drains[fd]():
+                    poll.unregister(fd)
+                    del open_drains[fd]
+    finally:
+        os.close(signals)
+    for drain in open_drains.values():  # all writers are gone: what is left in the pipes is the end
+        while drain():
+            pass
+    return _ending(watch, status)
 
 
-def signal_payload(bwrap: int, number: signal.Signals) -> None:
-    """Send a signal to the command itself: the child of the sandbox's process 1, which is the child of `bwrap`."""
+def _ignored() -> frozenset[int]:
+    return frozenset(number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN)
+
+
+def _look_after_broker(watch: _Watch) -> None:
+    if watch.broker is not None and not watch.broker_gone and _has_ended(watch.broker):
+        watch.broker_gone = True
+        watch.end_all()
+
+
+def _keep_time(watch: _Watch) -> float | None:
+    """Milliseconds to wait. At the limit the command is asked to end, and after the grace everything is ended."""
+    if watch.deadline is None:
+        return None
+    remaining = watch.deadline - time.monotonic()
+    if remaining > 0:
+        return remaining * 1000
+    if watch.timed_out or not signal_command(watch.launched.pid, signal.SIGTERM):
+        watch.end_all()
+    watch.timed_out, watch.deadline = True, time.monotonic() + GRACE
+    return GRACE * 1000
+
+
+def _pass_on(watch: _Watch, number: int, *, by_somebody: bool) -> None:
+    command = find_command(watch.launched.pid)
+    if command is None:
+        # Before the command exists, only ending everything is an honest answer to a signal that would end it.
+        if number not in watch.ignored and not watch.interrupted:
+            watch.interrupted = number
+            watch.end_all()
+    elif by_somebody:
+        signal_command(watch.launched.pid, number)
+
+
+def find_command(bwrap: int) -> int | None:
+    """The pid of the command itself: the first child of the sandbox's process 1, which is the child of `bwrap`."""
     init = _children(bwrap)
     command = _children(init[0]) if init else []
-    # Before the command exists, only ending everything is an honest answer to a signal that would end it.
-    for pid in command[:1] or [bwrap]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number if command else signal.SIGKILL)
+    return command[0] if command else None
+
+
+def signal_command(bwrap: int, number: int) -> bool:
+    """Send a signal to the command; whether there was one."""
+    command = find_command(bwrap)
+    if command is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(command)
+        try:
+            # Asked again: from here on the number cannot have passed to another process.
+            if find_command(bwrap) == command:
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+    return True
 
 
 def _children(pid: int) -> list[int]:
@@ -87,14 +190,18 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _ending(launched: Launched, status: int, *, timed_out: bool, broker_gone: bool) -> Ending:
-    started = _was_started(launched.status_fd) or status < 0
-    code = 128 - status if status < 0 else status
-    if timed_out:
+def _ending(watch: _Watch, status: int) -> Ending:
+    started = _was_started(watch.launched.status_fd) or (status < 0 and not watch.interrupted)
+    # bubblewrap reports the command's signal as an exit code; a signal of its own was ours or a stranger's.
+    lost = status < 0 and not (watch.timed_out or watch.broker_gone or watch.interrupted)
+    code = status
+    if watch.timed_out:
         code = TIMED_OUT
-    elif broker_gone or not started:
+    elif watch.interrupted:
+        code = BY_SIGNAL + watch.interrupted
+    elif watch.broker_gone or lost or not started:
         code = FAILED
-    return Ending(code=code, started=started, timed_out=timed_out, broker_gone=broker_gone)
+    return Ending(code=code, started=started, timed_out=watch.timed_out, broker_gone=watch.broker_gone, lost=lost)
 
 
 def _was_started(status_fd: int) -> bool:

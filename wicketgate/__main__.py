@@ -5,9 +5,13 @@ import sys
 
 def main() -> None:
     """Run the command line and exit."""
-    from wicketgate import cli  # noqa: PLC0415  an import that fails should name what is missing, not this line
+    try:
+        from wicketgate import cli  # noqa: PLC0415  an interrupt while modules are loaded is an interrupt, not a traceback
 
-    sys.exit(cli.main())
+        code = cli.main()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Who serves: the calling user, or, for root, a service user without any right. A payload is never kernel uid 0."""
 
+import contextlib
 import os
 import pwd
 from dataclasses import dataclass
@@ -40,15 +41,40 @@ def serving_identity() -> Identity:
         return Identity(os.geteuid(), os.getegid())
     try:
         account = pwd.getpwnam(ACCOUNT)
+        identity = Identity(account.pw_uid, account.pw_gid)
     except KeyError:
-        return Identity(FALLBACK_ID, FALLBACK_ID)
-    if account.pw_uid == 0:
+        identity = Identity(FALLBACK_ID, FALLBACK_ID)
+    if 0 in {identity.uid, identity.gid}:
         raise LaunchError(
             Code.NO_SERVICE_USER,
-            f"The account {ACCOUNT} is root itself.",
-            "Give it a user id of its own; Wicketgate never runs a command as root.",
+            f"The account {ACCOUNT} is root itself or in root's group.",
+            "Give it a user and a group of its own; Wicketgate never runs a command as root.",
         )
-    return Identity(account.pw_uid, account.pw_gid)
+    for name, wanted in (("uid_map", identity.uid), ("gid_map", identity.gid)):
+        if not _exists(name, wanted):
+            raise LaunchError(
+                Code.NO_SERVICE_USER,
+                f"The service user {identity.uid}:{identity.gid} does not exist in this user namespace ({name}).",
+                "Run Wicketgate as an ordinary user, or map a range of ids that holds it.",
+            )
+    return identity
+
+
+def _exists(name: str, wanted: int) -> bool:
+    rows = [line.split() for line in Path("/proc/self", name).read_text().splitlines()]
+    return any(int(first) <= wanted < int(first) + int(count) for first, _outside, count in rows)
+
+
+def lend_pipes(identity: Identity) -> None:
+    """Give the pipes of standard input and output to the serving user, so that /dev/stdout can be opened inside.
+
+    Opening it goes through /proc/self/fd, where an anonymous pipe has an owner like a file. Files and terminals are
+    left alone: their owner outlives us.
+    """
+    for number in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}").startswith("pipe:["):  # noqa: PTH115  no path
+                os.fchown(number, identity.uid, -1)
 
 
 def prepare_state(state: Path, identity: Identity) -> None:

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -27,49 +28,54 @@ class Captured:
     stderr: Stream
 
 
+@dataclass(slots=True)
+class _Pipe:
+    reader: int
+    writer: int
+    kept: bytearray = field(default_factory=bytearray)
+    dropped: int = 0
+
+    def drain(self) -> bool:
+        """Read once; False at the end."""
+        chunk = os.read(self.reader, CHUNK)
+        room = KEPT - len(self.kept)
+        self.kept += chunk[:room]
+        self.dropped += max(0, len(chunk) - room)
+        return bool(chunk)
+
+    def close(self, *, writer_only: bool = False) -> None:
+        for name in ("writer",) if writer_only else ("writer", "reader"):
+            with contextlib.suppress(OSError):
+                os.close(getattr(self, name))
+            setattr(self, name, -1)
+
+
 class Capture:
-    """Two pipes and the threads that drain them; the command never waits for a reader."""
+    """Two pipes; the command never waits for a reader as long as somebody calls the drains."""
 
     def __init__(self) -> None:
-        self._pipes = (os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC))
-        self._kept: list[bytearray] = [bytearray(), bytearray()]
-        self._dropped = [0, 0]
-        self._threads: list[threading.Thread] = []
+        self._pipes = tuple(_Pipe(*os.pipe2(os.O_CLOEXEC)) for _ in range(2))
 
     @property
     def stdio(self) -> dict[int, int]:
         """For `launch`."""
-        return {1: self._pipes[0][1], 2: self._pipes[1][1]}
+        return {number: pipe.writer for number, pipe in enumerate(self._pipes, 1)}
 
-    def start(self) -> None:
-        """Close this process's write ends and drain. Call it after the launch: threads must not be forked."""
-        for number, (_reader, writer) in enumerate(self._pipes):
-            os.close(writer)
-            thread = threading.Thread(target=self._drain, args=(number,), daemon=True)
-            thread.start()
-            self._threads.append(thread)
+    def drains(self) -> dict[int, Callable[[], bool]]:
+        """For `supervise`. Call it after the launch: it closes this process's own write ends."""
+        for pipe in self._pipes:
+            pipe.close(writer_only=True)
+        return {pipe.reader: partial(_Pipe.drain, pipe) for pipe in self._pipes}
 
     def result(self) -> Captured:
         """Both streams, once the command has ended."""
-        for thread in self._threads:
-            thread.join()
-        return Captured(*(Stream(bytes(kept), dropped) for kept, dropped in zip(self._kept, self._dropped, strict=True)))
+        return Captured(*(Stream(bytes(pipe.kept), pipe.dropped) for pipe in self._pipes))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._threads:
-            for pipe in self._pipes:
-                for fd in pipe:
-                    with contextlib.suppress(OSError):
-                        os.close(fd)
-
-    def _drain(self, number: int) -> None:
-        reader = self._pipes[number][0]
-        kept = self._kept[number]
-        while chunk := os.read(reader, CHUNK):
-            room = KEPT - len(kept)
-            kept += chunk[:room]
-            self._dropped[number] += max(0, len(chunk) - room)
-        os.close(reader)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()

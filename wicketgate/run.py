@@ -1,39 +1,36 @@
 """`wicketgate run`: one sandboxed command, with a cable to a broker of its own if something is allowed.
 
-The order matters: look while the host's owners are visible, start the broker, drop to the serving user, enter the user
-namespace, build the bridge, hand it over, start the payload, wait.
+The order matters: look while the host's owners are visible, load every module, prepare the cable (`cabled`), drop to
+the serving user, enter the user namespace, start the payload, wait. After the drop nothing may be imported: the serving
+user may not be able to read this interpreter.
 """
 
 import contextlib
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from broker.audit.location import default_state_dir
-from broker.control.messages import Finished
-from broker.control.settings import Settings
-from broker.policy.addresses import Address
-from broker.policy.authority import Authority
-from broker.policy.rules import Policy
-from certs.errors import TrustBundleError
-from certs.kit import prepare_kit
-from netns.bridge import Bridge, build_bridge
 from netns.kernel import enter_user_namespace
-from netns.netlink import NetlinkError
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host, find_command, look_at_host
 from sandbox.launch import launch
+from sandbox.ownership import lend_workspace
 from sandbox.plan import plan
 from sandbox.seccomp import Architecture, filter_for
 from sandbox.spec import Authority as Rights
-from sandbox.spec import Call, Mount, Network, SandboxSpec, Terminal
-from sandbox.supervise import Ending, block_signals, supervise
-from wicketgate.brokered import OwnBroker, start_broker
-from wicketgate.identity import Identity, prepare_state, serving_identity
+from sandbox.spec import Call, SandboxSpec, Terminal
+from sandbox.supervise import Ending, block_signals, check_interrupted, supervise
+from sandbox.terminal import KeptTerminal
+from wicketgate.identity import Identity, lend_pipes, serving_identity
 from wicketgate.output import Capture, Captured
+
+if TYPE_CHECKING:  # a command without a network needs none of these, and they are most of the start's time
+    from broker.control.messages import Finished
+    from broker.policy.addresses import Address
+    from broker.policy.authority import Authority
+    from broker.policy.rules import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +38,9 @@ class Request:
     """One `wicketgate run`. `policy` is None for a sandbox without a network."""
 
     argv: tuple[str, ...]
-    policy: Policy | None = None
+    policy: "Policy | None" = None
     workspace: Path | None = None
-    fixed: Mapping[Authority, tuple[Address, ...]] = field(default_factory=dict)
+    fixed: "Mapping[Authority, tuple[Address, ...]]" = field(default_factory=dict)
     certificates: tuple[bytes, ...] = ()
     timeout: float | None = None
     terminal: Terminal = field(default_factory=Terminal)
@@ -56,124 +53,71 @@ class Outcome:
 
     session: str
     ending: Ending
-    finished: Finished | None = None
+    finished: "Finished | None" = None
     output: Captured | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is looked up and loaded before anything is made."""
+
+    request: Request
+    session: str
+    host: Host
+    seccomp: bytes
+    identity: Identity
+
+    def drop(self) -> None:
+        """Give up what only root has, for good, and enter the user namespace. Raises LaunchError."""
+        if not self.identity.is_current:
+            if self.request.workspace is not None:
+                lend_workspace(self.request.workspace, uid=self.identity.uid, gid=self.identity.gid)
+            lend_pipes(self.identity)
+        self.identity.become()
+        try:
+            enter_user_namespace(os.CLONE_NEWPID)
+        except OSError as error:
+            raise LaunchError(
+                Code.NO_USER_NAMESPACES,
+                f"The kernel refuses a user namespace ({error.strerror}).",
+                "`wicketgate doctor` names the layer that forbids it and what to change.",
+            ) from error
+
+    def execute(self, rights: Rights, *, broker: int | None = None) -> tuple[Ending, Captured | None]:
+        """Start the command and wait for its end. `broker`: a child whose end ends the command."""
+        request = self.request
+        spec = SandboxSpec(
+            call=Call(argv=request.argv, timeout=request.timeout), authority=rights, terminal=request.terminal
+        )
+        capture = Capture() if request.capture else None
+        with contextlib.nullcontext() if capture is None else capture:
+            stdio = capture.stdio if capture is not None else {}
+            check_interrupted()
+            launched = launch(
+                plan(spec, self.host.layout), bwrap_fd=self.host.bwrap_fd, seccomp=self.seccomp, stdio=stdio
+            )
+            drains = capture.drains() if capture is not None else {}
+            ending = supervise(launched, timeout=spec.timeout, broker=broker, drains=drains)
+        return ending, capture.result() if capture is not None else None
+
+
 def run(request: Request) -> Outcome:
-    """Run the command to its end. Raises LaunchError before anything of the command was executed."""
+    """Run the command to its end. Raises LaunchError or Interrupted before anything of the command was executed."""
     host = look_at_host()
     find_command(request.argv[0], request.workspace)
-    # Everything that is loaded on first use is loaded now: the serving user may not be able to read this interpreter.
-    seccomp = filter_for(Architecture.of(os.uname().machine))
-    identity = serving_identity()
-    session = secrets.token_hex(8)
-    block_signals()
-    with contextlib.ExitStack() as undo:
-        if request.policy is None:
-            return _run_alone(request, host, seccomp, identity, session)
-        state = default_state_dir(os.environ, os.geteuid())
-        _prepare_state(state, identity)
-        settings = Settings(policy=request.policy, state=state, certificates=request.certificates, fixed=request.fixed)
-        broker = start_broker(identity, settings)
-        undo.callback(broker.stop)
-        trust = _trust(state, request, broker.greeting(), identity)
-        return _run_brokered(request, host, seccomp, identity, session, broker, trust)
-
-
-def _run_alone(request: Request, host: Host, seccomp: bytes, identity: Identity, session: str) -> Outcome:
-    identity.become()
-    _enter_namespaces()
-    ending, output = _execute(request, host, seccomp, Rights(workspace=request.workspace), broker=None)
-    return Outcome(session=session, ending=ending, output=output)
-
-
-def _run_brokered(  # noqa: PLR0913, PLR0917
-    request: Request,
-    host: Host,
-    seccomp: bytes,
-    identity: Identity,
-    session: str,
-    broker: OwnBroker,
-    trust: Rights,
-) -> Outcome:
-    identity.become()
-    _enter_namespaces()
-    with _bridge() as bridge:
-        broker.attach(session, bridge)
-        ending, output = _execute(request, host, seccomp, trust, broker=broker.pid)
-        finished = broker.finish(bridge.count_refused())
-    return Outcome(session=session, ending=ending, finished=finished, output=output)
-
-
-def _execute(
-    request: Request, host: Host, seccomp: bytes, rights: Rights, *, broker: int | None
-) -> tuple[Ending, Captured | None]:
-    call = Call(argv=request.argv, timeout=request.timeout)
-    spec = SandboxSpec(call=call, authority=rights, terminal=request.terminal)
-    capture = Capture() if request.capture else None
-    with contextlib.nullcontext() if capture is None else capture:
-        stdio = capture.stdio if capture is not None else {}
-        launched = launch(plan(spec, host.layout), bwrap_fd=host.bwrap_fd, seccomp=seccomp, stdio=stdio)
-        if capture is not None:
-            capture.start()
-        ending = supervise(launched, timeout=spec.timeout, broker=broker)
-    return ending, capture.result() if capture is not None else None
-
-
-def _prepare_state(state: Path, identity: Identity) -> None:
-    try:
-        prepare_state(state, identity)
-    except OSError as error:
-        raise LaunchError(
-            Code.BROKER_FAILED,
-            f"The state directory {state} cannot be made ({error.strerror}), and without a log nothing is allowed.",
-            "Set XDG_STATE_HOME to a directory that this user can write.",
-        ) from error
-
-
-def _trust(state: Path, request: Request, authority: bytes, identity: Identity) -> Rights:
-    directory = state / "trust"
-    try:
-        kit = prepare_kit(directory, ca_pem=authority, extra=request.certificates, now=datetime.now(UTC))
-    except TrustBundleError as error:
-        raise LaunchError(
-            Code.NO_TRUST_BUNDLE, f"The trust bundle cannot be made: {error.cause}.", error.cure
-        ) from error
-    if os.geteuid() == 0:
-        os.chown(directory, identity.uid, identity.gid, follow_symlinks=False)
-    return Rights(
-        workspace=request.workspace,
-        network=Network.BROKERED,
-        trust=tuple(Mount(source=source, destination=Path(place)) for source, place in kit.mounts),
-        trust_environment=tuple(kit.environment.items()),
+    start = Start(
+        request=request,
+        session=os.urandom(8).hex(),
+        host=host,
+        seccomp=filter_for(Architecture.of(os.uname().machine)),
+        identity=serving_identity(),
     )
-
-
-def _enter_namespaces() -> None:
-    try:
-        enter_user_namespace(os.CLONE_NEWPID)
-    except OSError as error:
-        raise LaunchError(
-            Code.NO_USER_NAMESPACES,
-            f"The kernel refuses a user namespace ({error.strerror}).",
-            "`wicketgate doctor` names the layer that forbids it and what to change.",
-        ) from error
-
-
-def _bridge() -> Bridge:
-    try:
-        return build_bridge()
-    except NetlinkError as error:
-        code = Code.NO_CAPTURE if "rule" in error.what or "table" in error.what else Code.NO_NETWORK_NAMESPACES
-        raise LaunchError(
-            code,
-            f"The bridge cannot be built: the kernel refused to {error}.",
-            "The kernel needs network namespaces, veth, nf_tables and its tproxy expression.",
-        ) from error
-    except OSError as error:
-        raise LaunchError(
-            Code.NO_NETWORK_NAMESPACES,
-            f"The kernel refuses a network namespace ({error.strerror}).",
-            "`wicketgate doctor` names the layer that forbids it and what to change.",
-        ) from error
+    if request.policy is not None:
+        from wicketgate import cabled  # noqa: PLC0415  see TYPE_CHECKING above
+    block_signals()
+    with KeptTerminal():
+        if request.policy is not None:
+            return cabled.run_with_cable(start, request.policy)
+        start.drop()
+        ending, output = start.execute(Rights(workspace=request.workspace))
+        return Outcome(session=start.session, ending=ending, output=output)

@@ -1,25 +1,25 @@
 """`wicketgate run`: read the command line, run, say how it went."""
 
-import json
 import os
 import re
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from broker.policy.addresses import Address, parse_address
-from broker.policy.allows import policy_from_allows
-from broker.policy.authority import Authority, parse_authority
-from broker.policy.load import load_policy
-from broker.policy.problems import PolicyError
-from broker.policy.reasons import Refusal
-from broker.policy.rules import Policy
 from sandbox.spec import Terminal
 from wicketgate.output import Stream
 from wicketgate.run import Outcome, Request, run
+from wicketgate.speech import print_document, say
 
+if TYPE_CHECKING:  # loaded where something is allowed; a command without a network needs none of it
+    from broker.policy.addresses import Address
+    from broker.policy.authority import Authority
+    from broker.policy.rules import Policy
+
+REFUSED = 125
 MAX_CERTIFICATES = 4 << 20
+MAX_TIMEOUT = 366 * 24 * 3600  # seconds
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -33,7 +33,7 @@ MAX_CERTIFICATES = 4 << 20
 @click.option("--timeout", type=float, metavar="S", help="End everything after this many seconds (exit code 124).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the command's output.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(  # noqa: PLR0913  one parameter an option
+def command(  # noqa: PLR0913, PLR0917  one parameter an option
     workspace: Path | None,
     allow: tuple[str, ...],
     policy_file: Path | None,
@@ -48,11 +48,14 @@ def command(  # noqa: PLR0913  one parameter an option
     """Run COMMAND in a sandbox that has no network, or one cable to what --allow names."""
     if grant is not None:
         raise click.UsageError("--grant needs a running broker, and none is configured; use --allow or --policy.")
-    if timeout is not None and not 0 < timeout < float("inf"):
-        raise click.UsageError(f"--timeout {timeout:g} is not a positive number of seconds.")
+    if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
+        raise click.UsageError(f"--timeout {timeout:g} is not a number of seconds above 0 and up to {MAX_TIMEOUT}.")
+    policy = _policy(allow, policy_file, private)
+    if policy is None and (resolve or cacert):
+        raise click.UsageError("--resolve and --cacert only mean something together with --allow or --policy.")
     request = Request(
         argv=command,
-        policy=_policy(allow, policy_file, private),
+        policy=policy,
         workspace=_workspace(workspace),
         fixed=_fixed(resolve),
         certificates=tuple(_certificates(path) for path in cacert),
@@ -60,35 +63,47 @@ def command(  # noqa: PLR0913  one parameter an option
         terminal=_terminal(),
         capture=as_json,
     )
-    if request.policy is None and (resolve or private):
-        raise click.UsageError("--resolve and --private only mean something together with --allow or --policy.")
-    outcome = run(request)
-    _report(outcome, as_json=as_json)
-    return outcome.ending.code
+    return _report(run(request), as_json=as_json)
 
 
-def _policy(allow: tuple[str, ...], file: Path | None, private: tuple[str, ...]) -> Policy | None:
+def _policy(allow: tuple[str, ...], file: Path | None, private: tuple[str, ...]) -> "Policy | None":
+    if not (allow or private or file):
+        return None
     if allow and file is not None:
         raise click.UsageError("--allow and --policy exclude each other: put the rules into the file.")
+    if file is not None and private:
+        raise click.UsageError("--private goes with --allow; in a policy file it is the rule's `addresses`.")
+    if private and not allow:
+        raise click.UsageError(
+            "--private only means something together with --allow: it says where allowed names may lead."
+        )
+    from broker.policy.allows import policy_from_allows  # noqa: PLC0415
+    from broker.policy.load import load_policy  # noqa: PLC0415
+    from broker.policy.problems import PolicyError  # noqa: PLC0415
+
     try:
-        if file is not None:
-            if private:
-                raise click.UsageError("--private goes with --allow; in a policy file it is the rule's `addresses`.")
-            return load_policy(file)
-        return policy_from_allows(allow, private) if allow or private else None
+        return load_policy(file) if file is not None else policy_from_allows(allow, private)
     except PolicyError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _fixed(resolve: tuple[str, ...]) -> dict[Authority, tuple[Address, ...]]:
+def _fixed(resolve: tuple[str, ...]) -> "dict[Authority, tuple[Address, ...]]":
+    if not resolve:
+        return {}
+    from broker.policy.addresses import parse_address  # noqa: PLC0415
+    from broker.policy.authority import parse_authority  # noqa: PLC0415
+    from broker.policy.reasons import Refusal  # noqa: PLC0415
+
     fixed: dict[Authority, tuple[Address, ...]] = {}
     for text in resolve:
-        found = re.fullmatch(r"([^:]+:[0-9]+):\[?([0-9A-Fa-f:.]+)\]?", text)
-        address = parse_address(found[2]) if found else None
+        found = re.fullmatch(r"([^:]+:[0-9]+):(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Fa-f:.]+))", text, re.ASCII)
+        address = parse_address(found[2] or found[3]) if found else None
         if found is None or address is None:
-            raise click.UsageError(f"--resolve {text!r} is not HOST:PORT:ADDR, for example api.example.com:443:192.0.2.7.")
+            raise click.UsageError(
+                f"--resolve {text!r} is not HOST:PORT:ADDR, for example api.example.com:443:192.0.2.7."
+            )
         try:
-            authority = parse_authority(found[1].encode(), default_port=None)
+            authority = parse_authority(os.fsencode(found[1]), default_port=None)
         except Refusal as refusal:
             raise click.UsageError(f"--resolve {text!r}: {refusal.detail}.") from refusal
         fixed[authority] = (*fixed.get(authority, ()), address)
@@ -98,24 +113,38 @@ def _fixed(resolve: tuple[str, ...]) -> dict[Authority, tuple[Address, ...]]:
 def _workspace(path: Path | None) -> Path | None:
     if path is None:
         return None
+    from broker.audit.location import NoStateDirectory, default_state_dir  # noqa: PLC0415
+    from sandbox.workspace import WorkspaceError, forbidden_roots, validate_workspace  # noqa: PLC0415
+
+    uid = os.geteuid()
     try:
-        real = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise click.UsageError(f"--workspace {path}: {getattr(error, 'strerror', error)}.") from error
-    if not real.is_dir():
-        raise click.UsageError(f"--workspace {path} is not a directory.")
-    return real
+        state = [default_state_dir(os.environ, uid)]
+    except NoStateDirectory:
+        state = []
+    try:
+        typed = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118  `..` after a link is the kernel's to resolve
+        # Root may name a directory of anybody's; the payload then writes there as its owner (sandbox.ownership).
+        owner = uid or os.stat(typed).st_uid  # noqa: PTH116
+        return validate_workspace(typed, forbidden=forbidden_roots(uid=uid, state=state), uid=owner).path
+    except WorkspaceError as error:
+        raise click.UsageError(f"--workspace: {error}") from error
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--workspace {str(path)!r}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def _certificates(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_CERTIFICATES:
-            raise click.UsageError(f"--cacert {path} is larger than {MAX_CERTIFICATES} bytes.")
-        content = path.read_bytes()
-    except OSError as error:
-        raise click.UsageError(f"--cacert {path}: {error.strerror}.") from error
+        # Not blocked by a FIFO, nor fed for ever by a device.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            content = file.read(MAX_CERTIFICATES + 1) or b""
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--cacert {str(path)!r}: {getattr(error, 'strerror', None) or error}.") from error
+    if len(content) > MAX_CERTIFICATES:
+        raise click.UsageError(
+            f"--cacert {str(path)!r} is larger than {MAX_CERTIFICATES} bytes; name a file of certificates."
+        )
     if b"-----BEGIN CERTIFICATE-----" not in content:
-        raise click.UsageError(f"--cacert {path} holds no PEM certificate.")
+        raise click.UsageError(f"--cacert {str(path)!r} holds no PEM certificate; convert it with `openssl x509`.")
     return content
 
 
@@ -129,21 +158,23 @@ def _terminal() -> Terminal:
     )
 
 
-def _report(outcome: Outcome, *, as_json: bool) -> None:
-    finished = outcome.finished
+def _report(outcome: Outcome, *, as_json: bool) -> int:
+    finished, ending = outcome.finished, outcome.ending
     if as_json:
-        print(json.dumps(_document(outcome)))
-        return
-    if outcome.ending.broker_gone:
-        print("wicketgate: the broker has gone; the command was ended, because it had no network any more", file=sys.stderr)
-    elif outcome.ending.timed_out:
-        print("wicketgate: the time limit is over; everything in the sandbox was ended", file=sys.stderr)
-    elif not outcome.ending.started:
-        print("wicketgate: the sandbox could not be set up, so the command was not started", file=sys.stderr)
+        return ending.code if print_document(_document(outcome)) else REFUSED
+    if ending.broker_gone:
+        say("the broker has gone; the command was ended, because it had no network any more")
+    elif ending.lost:
+        say("the sandbox's own process was killed from outside; everything in it has ended")
+    elif ending.timed_out:
+        say("the time limit is over; everything in the sandbox was ended")
+    elif not ending.started and ending.code == REFUSED:
+        say("the sandbox could not be set up, so the command was not started")
     if finished is not None:
-        counts = f"{finished.allowed} allowed, {finished.denied} denied"
         failures = f", {finished.failures} failed" if finished.failures else ""
-        print(f"wicketgate: {counts}{failures}; session {outcome.session} in {finished.log}", file=sys.stderr)
+        counts = f"{finished.allowed} allowed, {finished.denied} denied{failures}"
+        say(f"{counts}; session {outcome.session} in {finished.log}")
+    return ending.code
 
 
 def _document(outcome: Outcome) -> dict[str, object]:
@@ -153,6 +184,8 @@ def _document(outcome: Outcome) -> dict[str, object]:
         "exit_code": outcome.ending.code,
         "started": outcome.ending.started,
         "timed_out": outcome.ending.timed_out,
+        "broker_gone": outcome.ending.broker_gone,
+        "lost": outcome.ending.lost,
     }
     if outcome.output is not None:
         document["stdout"] = _text(outcome.output.stdout)
@@ -169,5 +202,3 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 def _text(stream: Stream) -> dict[str, object]:
     return {"text": stream.kept.decode("utf-8", "replace"), "dropped_bytes": stream.dropped}
-
-

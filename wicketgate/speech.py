@@ -1,0 +1,29 @@
+"""What Wicketgate itself says: one line on standard error, or one JSON document on standard output.
+
+Written straight to the descriptors: a reader that has gone must not turn into a traceback, nor change the exit code.
+"""
+
+import json
+import os
+
+
+def say(text: str) -> None:
+    """Write one line to standard error, if anybody is there."""
+    # What was typed may be quoted in it, and must not move the cursor.
+    plain = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    _write(2, f"wicketgate: {plain}\n".encode(errors="backslashreplace"))
+
+
+def print_document(document: dict[str, object]) -> bool:
+    """Write one JSON document to standard output; whether all of it could be written."""
+    return _write(1, f"{json.dumps(document)}\n".encode())
+
+
+def _write(fd: int, data: bytes) -> bool:
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        return False
+    return True
