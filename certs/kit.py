@@ -15,24 +15,31 @@ from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 
 from certs.errors import TrustBundleError
-from certs.roots import read_pem_file, system_bundle
+from certs.roots import parse_pem, read_pem_file, system_bundle
 
-_FORMAT = b"1"  # changes when the content for the same inputs changes
+_FORMAT = b"2"  # changes when the content for the same inputs changes
 _UNUSED = timedelta(days=180)  # far longer than a session: a live one has its kit mounted
 _READY = "kit.json"
 # Whole directories, so that a sandbox needs three mounts.
 _TOPS = (PurePosixPath("/etc/ssl"), PurePosixPath("/etc/pki"), PurePosixPath("/etc/ca-certificates"))
+_NSS = PurePosixPath(".pki/nssdb")
+_HOME = (_NSS / "cert9.db", _NSS / "key4.db")
 # OpenSSL's configuration lives in the directories that the kit covers.
 _CONFIGURATION = ("/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """A ready kit. `mounts` are (source on the host, destination in the sandbox) directories, to be bound read-only."""
+    """A ready kit.
+
+    `mounts`: (source on the host, destination in the sandbox) directories, to be bound read-only. `home`: (source, path
+    below the sandbox's home) files to be copied there, because browsers open them for writing; may be empty.
+    """
 
     directory: Path
     environment: Mapping[str, str]
     mounts: tuple[tuple[Path, PurePosixPath], ...]
+    home: tuple[tuple[Path, PurePosixPath], ...] = ()
 
 
 def kits_directory(state_dir: Path) -> Path:
@@ -65,7 +72,8 @@ def prepare_kit(
         with suppress(OSError):  # another user's kit, or a read-only place: it is only not remembered as used
             os.utime(path, (now.timestamp(), now.timestamp()))
     mounts = tuple((path / top.relative_to("/"), top) for top in _TOPS)
-    return Kit(directory=path, environment=environment, mounts=mounts)
+    home = tuple((path / "home" / name, name) for name in _HOME) if ca_pem or extra else ()
+    return Kit(directory=path, environment=environment, mounts=mounts, home=home)
 
 
 def _check_directory(directory: Path) -> None:
@@ -98,8 +106,9 @@ def _make(path: Path, system: bytes, ca_pem: bytes, extra: Sequence[bytes], now:
         if Path(configuration).is_file():
             files[PurePosixPath(configuration)] = Path(configuration).read_bytes()
     environment = kit_environment(PATHS)
+    added = [c for text in (ca_pem, *extra) if text for c in parse_pem(text, "the added certificates")]
     try:
-        _write_kit(path, files, environment, now)
+        _write_kit(path, files, list(dict.fromkeys(added)), environment, now)
         _sweep(path.parent, now)
     except OSError as error:
         cause = f"cannot write the trust kit in {path.parent}: {error.strerror}"
@@ -107,7 +116,13 @@ def _make(path: Path, system: bytes, ca_pem: bytes, extra: Sequence[bytes], now:
     return environment
 
 
-def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Mapping[str, str], now: datetime) -> None:
+def _write_kit(
+    path: Path,
+    files: Mapping[PurePosixPath, bytes],
+    added: Sequence[bytes],
+    environment: Mapping[str, str],
+    now: datetime,
+) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = path.parent / f".making-{os.urandom(8).hex()}"
     written: dict[int, Path] = {}
@@ -116,6 +131,7 @@ def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Ma
             _write_file(making / name.relative_to("/"), content, written)
         for top in _TOPS:
             (making / top.relative_to("/")).mkdir(parents=True, exist_ok=True)
+        _write_home(making / "home", added)
         (making / _READY).write_text(json.dumps(environment))
         for inner, _, _ in os.walk(making):
             os.chmod(inner, 0o755)  # noqa: S103, PTH101  (readable for the payload whatever the umask)
@@ -123,6 +139,17 @@ def _write_kit(path: Path, files: Mapping[PurePosixPath, bytes], environment: Ma
         _put(making, path)
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+def _write_home(home: Path, added: Sequence[bytes]) -> None:
+    from certs.nssdb import write_nss_database  # noqa: PLC0415
+
+    (home / _NSS).mkdir(parents=True)
+    if not added:
+        return
+    write_nss_database(home / _NSS, added)
+    for name in _HOME:
+        (home / name).chmod(0o644)
 
 
 def _write_file(path: Path, content: bytes, written: dict[int, Path]) -> None:

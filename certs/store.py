@@ -86,7 +86,7 @@ def opened(directory: Path, *, create: bool = False, owner: int | None = None) -
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        why = "it is a symbolic link or not a directory" if directory.is_symlink() else os.strerror(error.errno or 0)
+        why = "it is a symbolic link or not a directory" if _is_link(directory) else os.strerror(error.errno or 0)
         raise AuthorityError(f"cannot open the certificate directory {directory}: {why}", "name another one") from error
     try:
         # Parents need no check: whoever can swap the directory cannot make one that this user owns and nobody can read.
@@ -144,6 +144,13 @@ def write_state(descriptor: int, state: State) -> None:
         os.fsync(file)
     os.rename(name, STATE_NAME, src_dir_fd=descriptor, dst_dir_fd=descriptor)
     os.fsync(descriptor)
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError:  # a parent that cannot be searched
+        return False
 
 
 def _make(directory: Path) -> None:

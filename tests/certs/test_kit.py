@@ -2,10 +2,12 @@
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 
@@ -82,6 +84,21 @@ def test_the_kit_on_disk_is_the_mapping_and_readable_by_all(tmp_path: Path, bund
     for source in sources.values():
         assert {stat.S_IMODE(Path(inner).stat().st_mode) for inner, _, _ in os.walk(source)} == {0o755}
     assert stat.S_IMODE((tmp_path / "kits").stat().st_mode) == 0o700
+
+
+def test_the_browsers_database_holds_the_added_roots_only(tmp_path: Path, bundle: Path) -> None:
+    kit = prepare(tmp_path, bundle, extra=[EXTRA.pem, CA.pem])
+    files = {str(name): source for source, name in kit.home}
+    assert set(files) == {".pki/nssdb/cert9.db", ".pki/nssdb/key4.db"}
+    assert {stat.S_IMODE(source.stat().st_mode) for source in files.values()} == {0o644}
+    with closing(sqlite3.connect(files[".pki/nssdb/cert9.db"])) as database:
+        found = [row[0] for row in database.execute("SELECT a11 FROM nssPublic WHERE a11 NOT NULL ORDER BY id")]
+        trusted = database.execute("SELECT count(*) FROM nssPublic WHERE ace536358 = x'ce534352'").fetchone()[0]
+    assert [x509.load_der_x509_certificate(der) for der in found] == [CA.certificate, EXTRA.certificate]
+    assert trusted == 2
+    with closing(sqlite3.connect(files[".pki/nssdb/key4.db"])) as database:
+        for table in ("nssPrivate", "metaData"):
+            assert database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] == 0
 
 
 def test_the_same_inputs_give_the_same_kit_without_writing(tmp_path: Path, bundle: Path) -> None:
@@ -169,7 +186,7 @@ def test_a_start_that_finds_its_kit_imports_nothing_heavy(tmp_path: Path) -> Non
     prepare_kit(tmp_path / "kits", ca_pem=authority.pem(NOW), now=NOW)
     command = [sys.executable, "-c", LEAN, str(tmp_path), NOW.isoformat()]
     loaded = set(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split())
-    assert not loaded & {"ssl", "asyncio", "cryptography", "certs.bundle", "certs.authority", "subprocess"}
+    assert not loaded & {"ssl", "asyncio", "cryptography", "certs.bundle", "certs.authority", "subprocess", "sqlite3"}
 
 
 def test_a_missing_system_bundle_is_said(tmp_path: Path) -> None:
@@ -225,6 +242,7 @@ def test_where_nothing_is_inspected_the_kit_is_the_systems_roots_and_the_extra_o
         assert x509.load_pem_x509_certificates(found) == [issuer.certificate for issuer in (*SYSTEM, *extra)]
         anchors = kit.directory / str(ANCHOR_PATHS[0]).removeprefix("/")
         assert anchors.exists() is bool(extra)
+        assert bool(kit.home) is bool(extra)
 
 
 def test_other_blocks_and_comments_in_a_bundle_are_skipped() -> None:

@@ -22,11 +22,12 @@ from certs.authority import CertificateAuthority
 from certs.contexts import LeafCache
 from certs.kit import Kit, prepare_kit
 from certs.upstream import UpstreamTrust
-from tests.certs.chains import handshake
+from tests.certs.chains import curve_key, handshake
 from tests.live.trust_clients import ANSWER, CLIENTS, PACKAGE, Client
 
 pytestmark = pytest.mark.live
 HOST = "origin.example"
+END = b"-----END CERTIFICATE-----\n"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NPM = {
     "name": PACKAGE,
@@ -152,13 +153,32 @@ def test_the_client_trusts_the_kit_and_nothing_else(setting: Setting, client: Cl
     assert good["files"] or not client.files_alone, files_only.stderr or files_only.stdout
 
 
+if shutil.which("certutil"):  # NSS's own judge of the database that browsers read
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_nss_trusts_a_leaf_by_the_database_in_the_home(setting: Setting, tmp_path: Path, known: bool) -> None:
+        for source, name in (setting.kit if known else setting.stranger).home:
+            shutil.copy(source, tmp_path / name.name)
+        now = datetime.now(UTC)
+        authority = CertificateAuthority.load_or_create(setting.workspace / "certs", now)
+        leaf = authority.issue(HOST, curve_key().public_key(), now)
+        (tmp_path / "leaf.pem").write_bytes(leaf.chain.split(b"-----END CERTIFICATE-----")[0] + END)
+        database = ["-d", f"sql:{tmp_path}", "-n", "leaf"]
+        add = ["certutil", "-A", *database, "-t", ",,", "-i", str(tmp_path / "leaf.pem"), "--empty-password"]
+        subprocess.run(add, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+        judge = ["certutil", "-V", "-e", "-u", "V", *database]
+        judged = subprocess.run(judge, capture_output=True, text=True, check=False)
+        assert ("certificate is valid" in judged.stdout) is known, judged.stderr
+
+
 def test_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     """Print it, for people and for the docs. Nothing to judge that was not judged above."""
     with capsys.disabled():
+        absent = {client: "not run" if client in INSTALLED else "not installed" for client in CLIENTS}
         print("\n\n| client | the kit | its files alone |\n|---|---|---|")
         for client in CLIENTS:
             row = MATRIX.get(client.name)
-            marks = ("yes" if row["kit"] else "NO", "yes" if row["files"] else "no") if row else ("not installed",) * 2
+            marks = ("yes" if row["kit"] else "NO", "yes" if row["files"] else "no") if row else (absent[client],) * 2
             print(f"| {client.name} | {marks[0]} | {marks[1]} |")
     assert {client.name for client in INSTALLED} >= {"curl", "git", "openssl s_client", "python ssl"}
 
