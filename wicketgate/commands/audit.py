@@ -71,19 +71,12 @@ def _filter(values: dict[str, str | None]) -> Filter:
 
 
 @contextlib.contextmanager
-def _directory(state_dir: Path | None) -> Iterator[tuple[int, Path]]:
-    """Give the log's directory, and turn our errors into one line on standard error and exit code 2."""
+def _told() -> Iterator[None]:
+    """Turn our errors into one line on standard error and exit code 2."""
     try:
-        path = audit_directory(state_dir or default_state_dir(os.environ, os.geteuid()))
-        descriptor = open_directory(path, reading=True)
-        try:
-            yield descriptor, path
-        finally:
-            os.close(descriptor)
+        yield
     except sqlite3.DatabaseError as error:
-        click.echo(
-            f"wicketgate audit: the index is damaged ({error}); delete {path / INDEX_NAME}*, it is rebuilt", err=True
-        )
+        click.echo(f"wicketgate audit: the index is damaged ({error}); delete {INDEX_NAME}*, it is rebuilt", err=True)
         sys.exit(2)
     except (AuditError, NoStateDirectory) as error:
         click.echo(f"wicketgate audit: {error}", err=True)
@@ -91,18 +84,46 @@ def _directory(state_dir: Path | None) -> Iterator[tuple[int, Path]]:
 
 
 @contextlib.contextmanager
+def _directory(state_dir: Path | None) -> Iterator[tuple[int, Path]]:
+    """Give the log's directory, as its owner: root asking about a service's log acts as that service's user."""
+    path = audit_directory(state_dir or default_state_dir(os.environ, os.geteuid()))
+    descriptor = open_directory(path, reading=True)
+    try:
+        with _acting_as(os.fstat(descriptor)):
+            yield descriptor, path
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _acting_as(owner: os.stat_result) -> Iterator[None]:
+    """Take the owner's ids for a while, so that what is made there is his and his files lead root nowhere."""
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    before = os.getegid()
+    try:
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+    except OSError as error:
+        raise AuditError(f"cannot act as uid {owner.st_uid}, who owns the log: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before)
+
+
+@contextlib.contextmanager
 def _index(state_dir: Path | None) -> Iterator[AuditIndex]:
-    with _directory(state_dir) as (descriptor, path):
-        # Root asking about another user's log leaves no file behind that its owner could not write.
-        ours = os.fstat(descriptor).st_uid == os.geteuid()
-        with contextlib.ExitStack() as stack:
-            index = stack.enter_context(AuditIndex.open(descriptor, path / INDEX_NAME if ours else None))
-            try:
-                index.refresh()
-            except sqlite3.OperationalError:  # a full disk, a lock that never ends: do without the file
-                index = stack.enter_context(AuditIndex.open(descriptor, None))
-                index.refresh()
-            yield index
+    with _directory(state_dir) as (descriptor, path), contextlib.ExitStack() as stack:
+        index = stack.enter_context(AuditIndex.open(descriptor, path / INDEX_NAME))
+        try:
+            index.refresh()
+        except sqlite3.OperationalError:  # a full disk, a lock that never ends: do without the file
+            index = stack.enter_context(AuditIndex.open(descriptor, None))
+            index.refresh()
+        yield index
 
 
 def _print_lines(lines: Iterable[str]) -> None:
@@ -120,7 +141,7 @@ def _print_json(value: object) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with new records until interrupted.")
 def tail_command(state_dir: Path | None, as_json: bool, count: int, follow: bool) -> None:
     """Show the newest records, oldest of them first; with --json one object a line."""
-    with _index(state_dir) as index:
+    with _told(), _index(state_dir) as index:
         follower = Follower(index.directory) if follow else None
         index.refresh()
         entries: tuple[Entry, ...] = search(index, Filter(), limit=count).entries if count else ()
@@ -147,7 +168,7 @@ def _print_entries(entries: Iterable[Entry], *, as_json: bool) -> None:
 @click.option("--page", default="", help="Go on after the mark that the page before ended with.")
 def search_command(state_dir: Path | None, as_json: bool, limit: int, page: str, **values: str | None) -> None:
     """Find records, newest first."""
-    with _index(state_dir) as index:
+    with _told(), _index(state_dir) as index:
         found = search(index, _filter(values), limit=limit, page=page)
         if as_json:
             _print_json({"records": found.entries, "next_page": found.next_page or None})
@@ -162,7 +183,7 @@ def search_command(state_dir: Path | None, as_json: bool, limit: int, page: str,
 @click.argument("record_id")
 def show_command(state_dir: Path | None, as_json: bool, record_id: str) -> None:
     """Show one record, its neighbours in the chain, and whether its links hold (exit code 1 if not)."""
-    with _index(state_dir) as index:
+    with _told(), _index(state_dir) as index:
         found = show(index, record_id)
         if as_json:
             _print_json(_plain(found))
@@ -177,7 +198,7 @@ def show_command(state_dir: Path | None, as_json: bool, record_id: str) -> None:
 @_filters
 def summary_command(state_dir: Path | None, as_json: bool, **values: str | None) -> None:
     """Count verdicts and bytes per session and host."""
-    with _index(state_dir) as index:
+    with _told(), _index(state_dir) as index:
         rows = summarise(index, _filter(values))
         if as_json:
             _print_json({"rows": rows})
@@ -194,9 +215,12 @@ def verify_command(
     state_dir: Path | None, as_json: bool, key_file: Path | None, against: Path | None, strict: bool
 ) -> None:
     """Check every line of every log. Exit code 0: nothing is wrong; 1: something is, and where."""
-    with _directory(state_dir) as (descriptor, _):
-        keys = parse_public_key(_read(key_file)) if key_file else load_public_keys(descriptor)
-        report = verify_directory(descriptor, keys, _heads(against) if against else ())
+    with _told():
+        given = parse_public_key(_read(key_file)) if key_file else None
+        heads = _heads(against) if against else ()
+        with _directory(state_dir) as (descriptor, _):
+            keys = load_public_keys(descriptor) if given is None else given
+            report = verify_directory(descriptor, keys, heads)
     unsigned = _uncovered(report) if strict else []
     ok = report.ok and not unsigned
     if as_json:
@@ -220,7 +244,7 @@ def _uncovered(report: Report) -> list[str]:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a new file instead of standard output.")
 def export_command(state_dir: Path | None, as_json: bool, form: str, output: Path | None, **values: str | None) -> None:
     """Write matching records, oldest first, as JSON Lines, CSV or OCSF events. With --json: JSON Lines."""
-    with _index(state_dir) as index, _output(output) as write:
+    with _told(), _output(output) as write, _index(state_dir) as index:
         for text in FORMATS["jsonl" if as_json and form == "csv" else form](every(index, _filter(values))):
             write(text)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.audit.chain import Position, seal, split_line
 from tests.broker.audit.logs import files, verify, write_log
@@ -143,6 +145,30 @@ def test_any_single_flipped_bit_is_found(directory: Path) -> None:
         assert not verify(directory).ok, f"byte {at}"
     file.write_bytes(content)
     assert verify(directory).ok
+
+
+@pytest.fixture(scope="module")
+def signed_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("signed") / "audit"
+    write_log(directory, 4)
+    return directory
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_edit_of_a_signed_log_is_found(signed_log: Path, data: st.DataObject) -> None:
+    directory, file = signed_log, files(signed_log)[0]
+    content = file.read_bytes()
+    start = data.draw(st.integers(0, len(content)))
+    end = min(len(content), start + data.draw(st.integers(0, 600)))
+    there = st.sampled_from([content[start : end + 7], content[end:start], content[:90], b"\n", b'"', b"}\n", b"0"])
+    new = data.draw(st.one_of(st.binary(max_size=40), there))
+    edited = content[:start] + new + content[end:]
+    try:
+        file.write_bytes(edited)
+        assert verify(directory).ok == (edited == content)
+    finally:
+        file.write_bytes(content)
 
 
 def test_a_log_forged_with_another_key_is_found(directory: Path, tmp_path: Path) -> None:

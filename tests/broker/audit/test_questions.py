@@ -336,7 +336,7 @@ def test_a_bulk_build_ends_with_all_lookups(directory: Path, monkeypatch: pytest
         (Filter(reason="host_not_allowed"), "by_reason"),
     ],
 )
-def test_common_questions_use_a_lookup(corpus: Path, wanted: Filter, lookup: str) -> None:
+def test_frequent_questions_use_a_lookup(corpus: Path, wanted: Filter, lookup: str) -> None:
     with index_of(corpus) as index:
         plans: list[str] = []
         index.database.set_trace_callback(plans.append)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,29 @@ def test_no_log_is_said_in_one_line(tmp_path: Path, command: list[str]) -> None:
     assert result.stderr.count("\n") == 1
     assert "--state-dir" in result.stderr
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.root_only
+def test_root_asks_as_the_owner_of_the_log(tmp_path: Path) -> None:
+    """What is made there belongs to the service, and a link that the service planted leads root nowhere."""
+    with tempfile.TemporaryDirectory() as name:
+        state = Path(name)
+        state.chmod(0o755)
+        write_log(state / "audit", 3)
+        for path in (state, *state.rglob("*")):
+            os.chown(path, 64321, 64321)
+        assert run(state, "verify", "--strict").exit_code == 0
+        assert len(run(state, "search", "--kind", "decision").stdout.splitlines()) == 3
+        index = state / "audit" / "index.sqlite3"
+        assert index.stat().st_uid == 64321
+        index.unlink()
+        index.symlink_to(tmp_path / "planted")
+        assert len(run(state, "search", "--kind", "decision").stdout.splitlines()) == 3
+        assert not (tmp_path / "planted").exists()
+        out = tmp_path / "out.jsonl"
+        assert run(state, "export", "-o", str(out)).exit_code == 0
+        assert out.stat().st_uid == 0
+        assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
 def test_a_bad_time_is_said_with_what_is_expected(state: Path) -> None:
