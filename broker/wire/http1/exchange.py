@@ -48,6 +48,7 @@ class At(Enum):
     OVER = auto()  # no more requests on this connection
 
 
+_BLANK = (b"", b"\r", b"\r\n")  # some clients send a CRLF behind a body (RFC 9112 §2.2)
 _RELAYING = (At.BODY, At.SENT)
 
 
@@ -78,7 +79,7 @@ class Exchange:
     @property
     def idle(self) -> bool:
         """Whether the connection is between requests, with nothing received of the next."""
-        return self._at is At.HEAD and not self._waiting
+        return self._at is At.HEAD and self._waiting in _BLANK
 
     @property
     def awaits_continue(self) -> bool:
@@ -201,6 +202,8 @@ class Exchange:
 
     def upstream_failed(self, refusal: Refusal) -> list[Event]:
         """The upstream cannot be reached, broke its protocol or timed out: a cut, or a chance to answer."""
+        if self._at is At.HEAD or self._at is At.OVER:
+            return []
         events: list[Event] = []
         relay, request = self._relay, self._request
         if relay is not None:
@@ -277,4 +280,6 @@ class Exchange:
     def _finish_client(self) -> list[Event]:
         """The client has closed and no whole request is left."""
         self._at = At.OVER
-        return [AbortClient(CLIENT.cut, "closed inside a request head")] if self._waiting else [CloseClient()]
+        if self._waiting in _BLANK:
+            return [CloseClient()]
+        return [AbortClient(CLIENT.cut, "closed inside a request head")]

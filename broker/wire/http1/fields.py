@@ -34,7 +34,8 @@ class Use(Enum):
 
 FORGED = frozenset((b"content_length", b"transfer_encoding"))  # CGI maps `_` to `-`: second spellings of framing fields
 _FRAMING = {b"content-length": Use.LENGTH, b"transfer-encoding": Use.CODING, b"connection": Use.CONNECTION}
-_HOP = dict.fromkeys((b"keep-alive", b"te", b"http2-settings"), Use.DROP)  # RFC 9110 §7.6.1, RFC 7540 §3.2.1
+# `Proxy` is no field of HTTP, but CGI hands it to programs as HTTP_PROXY (CVE-2016-5385).
+_HOP = dict.fromkeys((b"keep-alive", b"te", b"http2-settings", b"proxy"), Use.DROP)  # RFC 9110 §7.6.1, RFC 7540 §3.2.1
 _IDENTITY = dict.fromkeys(
     (b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"client-ip", b"true-client-ip", b"x-cluster-client-ip"),
     Use.DROP,
@@ -64,8 +65,8 @@ RESPONSE_USES: dict[bytes, Use] = {
 REQUEST_WATCHED = frozenset((*_FRAMING, *FORGED, b"host", b"expect", b"upgrade"))
 RESPONSE_WATCHED = frozenset((*_FRAMING, b"upgrade"))
 _LISTS = frozenset((b"connection", b"upgrade"))
-# `_` as above. Credentials for a proxy never leave it, and never come from an origin.
-REQUEST_PREFIXES = (b"x-forwarded-", b"x_forwarded_", b"proxy-", b"proxy_")
+# Credentials for a proxy never leave it, and never come from an origin.
+REQUEST_PREFIXES = (b"x-forwarded", b"proxy-")
 RESPONSE_PREFIXES = (b"proxy-auth", b"proxy-connection")
 
 # RFC 9110 §7.6.1: "MUST NOT" be listed in Connection. Removing one would change what the recipient reads; with
@@ -99,6 +100,12 @@ def split_fields(data: bytes | bytearray, start: int, end: int, limits: Limits, 
     if data.find(b" \r\n", start, end) >= 0 or data.find(b"\t\r\n", start, end) >= 0:
         return tuple((name, value.rstrip(b" \t")) for name, value in pairs)
     return tuple(pairs)
+
+
+def is_second_spelling(name: bytes) -> bool:
+    """Tell whether a name in lower case becomes one of those that do not pass when `_` is read as `-`, as CGI does."""
+    hyphened = name.replace(b"_", b"-")
+    return hyphened in REQUEST_USES or hyphened.startswith(REQUEST_PREFIXES)
 
 
 def parse_length(value: bytes, faults: Faults) -> int:

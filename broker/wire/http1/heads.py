@@ -39,6 +39,7 @@ _REQUEST_LINE = re.compile(rb"(?:\r\n)?(" + TOKEN + rb"{1,32}) ([!\"$-\[\]-~]++)
 # The space after the code may be missing with the phrase: widespread, and harmless because it is written anew.
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n")
 _HOST = re.compile(rb"[!-+\--~]+")  # visible ASCII without the comma; the authority parser judges the rest
+# In any case: methods are case-sensitive, but not for every server.
 _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"DEBUG"))
 _START_LINE_SLACK = 64  # method, spaces, version and one leading CRLF around a target
 
@@ -91,7 +92,8 @@ def parse_request_head(data: bytes | bytearray, limits: Limits, *, allow_connect
     if len(target) > limits.target_bytes:
         raise Refusal(Reason.TARGET_TOO_LONG, f"a target of more than {limits.target_bytes} octets")
     connect = method == b"CONNECT"
-    if method.upper() in _REFUSED_METHODS or (connect and not allow_connect):
+    upper = method.upper()
+    if upper in _REFUSED_METHODS or (upper == b"CONNECT" and not (connect and allow_connect)):
         raise Refusal(Reason.METHOD_REFUSED, "this method is never forwarded")
     version = HTTP_11 if minor == b"1" else HTTP_10
     fields = split_fields(data, line.end(), end, limits, CLIENT)

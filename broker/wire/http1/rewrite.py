@@ -23,6 +23,7 @@ from broker.wire.http1.fields import (
     RESPONSE_PREFIXES,
     RESPONSE_USES,
     Use,
+    is_second_spelling,
 )
 from broker.wire.http1.heads import HTTP_10, RequestHead, ResponseHead, Version
 
@@ -71,8 +72,9 @@ def _request_fields(head: RequestHead, host: bytes) -> list[bytes]:
         name = field[0].lower()
         use = REQUEST_USES.get(name)
         if use is None:
-            if name not in listed and not name.startswith(REQUEST_PREFIXES):
-                lines.append(b": ".join(field))
+            if name in listed or name.startswith(REQUEST_PREFIXES) or (b"_" in name and is_second_spelling(name)):
+                continue
+            lines.append(b": ".join(field))
         elif use is Use.HOST:
             lines.append(b"%b: %b" % (field[0], host))
         elif use is Use.LENGTH or use is Use.CODING:

@@ -30,7 +30,7 @@ from broker.wire.http1.events import (
     UpstreamFailed,
 )
 from broker.wire.http1.exchange import At, Exchange
-from broker.wire.http1.fields import REQUEST_PREFIXES, REQUEST_USES
+from broker.wire.http1.fields import REQUEST_PREFIXES, REQUEST_USES, is_second_spelling
 from broker.wire.http1.heads import RequestHead
 from broker.wire.http1.targets import AuthorityForm, classify_target, request_authority
 
@@ -169,7 +169,10 @@ def kept(head: RequestHead) -> list[tuple[bytes, bytes]]:
     return [
         (name, value)
         for name, value in lower
-        if name not in REQUEST_USES and name not in head.connection and not name.startswith(REQUEST_PREFIXES)
+        if name not in REQUEST_USES
+        and name not in head.connection
+        and not name.startswith(REQUEST_PREFIXES)
+        and not is_second_spelling(name)
     ]
 
 

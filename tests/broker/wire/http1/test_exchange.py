@@ -239,6 +239,24 @@ def test_a_client_that_closes_inside_a_head_is_a_cut() -> None:
     assert reasons(exchange.client_end()) == [(AbortClient, Reason.CLIENT_CLOSED)]
 
 
+def test_an_empty_line_behind_a_request_is_no_cut() -> None:
+    exchange = opened(POST + b"hello\r\n")
+    assert rest(exchange.upstream_data(OK)) == [ResponseEnded(200, reusable=True)]
+    assert exchange.idle
+    assert exchange.client_end() == [CloseClient()]
+
+
+def test_what_fails_when_nothing_is_in_work_changes_nothing() -> None:
+    refusal = Refusal(Reason.UPSTREAM_TIMEOUT, "late")
+    exchange = Exchange()
+    assert exchange.upstream_failed(refusal) == []
+    assert exchange.idle
+    exchange.client_data(GET)
+    exchange.deny(DENIAL)
+    assert exchange.upstream_failed(refusal) == []
+    assert exchange.at is At.OVER
+
+
 def test_d37_half_close_still_gets_the_answer() -> None:
     exchange = opened(GET, b"/a")
     assert exchange.client_end() == []
