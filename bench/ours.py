@@ -22,12 +22,30 @@ from bench.subjects import Place, Running, Subject
 INTERPRETER: Final = "/usr/bin/python3"
 
 
+POLICY: Final = """\
+version = 1
+
+[egress]
+enabled = true
+
+[[rule]]
+name = "origin"
+action = "allow"
+hosts = ["{name}"]
+ports = {ports}
+tls = "{tls}"
+addresses = ["127.0.0.1/32"]
+"""
+
+
 def command_of(place: Place, workspace: Path) -> list[str]:
     """`wicketgate run` with one cable to every TLS origin."""
-    words = [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace)]
+    policy = place.directory / "policy.toml"
+    policy.write_text(POLICY.format(name=NAME, ports=sorted(place.origins.all_tls_ports), tls="splice"))
+    words = [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace), "--policy", str(policy)]
     for port in place.origins.all_tls_ports:
-        words += ["--allow", f"{NAME}:{port}", "--resolve", f"{NAME}:{port}:127.0.0.1"]
-    words += ["--private", "127.0.0.1/32", "--cacert", str(place.origins.cacert)]
+        words += ["--resolve", f"{NAME}:{port}:127.0.0.1"]
+    words += ["--cacert", str(place.origins.cacert)]
     return [*words, "--", INTERPRETER, str(workspace / "load.py"), str(place.load_core)]
 
 
