@@ -88,7 +88,11 @@ def command_line(command: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def run(
-    *command: str, options: Sequence[str] = (), stdin: str = "", patience: float = PATIENCE, env: dict[str, str] | None = None
+    *command: str,
+    options: Sequence[str] = (),
+    stdin: str = "",
+    patience: float = PATIENCE,
+    env: dict[str, str] | None = None,
 ) -> Ran:
     """Run a command to its end."""
     done = subprocess.run(

@@ -81,7 +81,9 @@ def test_there_is_loopback_and_nothing_else(host_sockets: dict[str, Any]) -> Non
 
 
 def test_proxy_variables_of_the_caller_do_not_come_through(host_sockets: dict[str, Any]) -> None:
-    names = [name for word in ("http", "https", "all", "no", "ftp") for name in (f"{word}_proxy", f"{word.upper()}_PROXY")]
+    names = [
+        name for word in ("http", "https", "all", "no", "ftp") for name in (f"{word}_proxy", f"{word.upper()}_PROXY")
+    ]
     seen = look(host_sockets, env={**os.environ, **dict.fromkeys(names, "http://127.0.0.1:9")})
     assert seen["proxies"] == {}
 
