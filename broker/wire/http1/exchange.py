@@ -49,6 +49,7 @@ class At(Enum):
 
 
 _BLANK = (b"", b"\r", b"\r\n")  # some clients send a CRLF behind a body (RFC 9112 §2.2)
+_SHORT = 1024  # octets of a head that are looked at again with every piece
 _RELAYING = (At.BODY, At.SENT)
 
 
@@ -98,8 +99,9 @@ class Exchange:
         """Octets from the client."""
         match self._at:
             case At.HEAD:
-                self._waiting = self._waiting + data if self._waiting else bytes(data)
-                return self._next_request()
+                seen = len(self._waiting)
+                self._waiting = self._waiting + data if seen else bytes(data)
+                return [] if self._is_middle_of_line(seen) else self._next_request()
             case At.BODY:
                 return self._forward_request(memoryview(data))
             case At.JUDGED | At.SENT:
@@ -220,6 +222,13 @@ class Exchange:
         if self._at is not At.JUDGED or self._request is None:
             raise RuntimeError("no request awaits a verdict")
         return self._request
+
+    def _is_middle_of_line(self, seen: int) -> bool:
+        """Whether octets behind the first `seen` only make a long line longer: a head sent in small pieces is cheap."""
+        if seen < _SHORT or self._waiting.find(b"\n", seen) >= 0:
+            return False
+        lined = self._waiting.find(b"\n", 2, self._limits.target_bytes) >= 0
+        return len(self._waiting) < (self._limits.head_bytes if lined else self._limits.target_bytes)
 
     def _next_request(self) -> list[Event]:
         try:

@@ -27,6 +27,20 @@ _PLAIN_SIZE = re.compile(rb"([1-9A-Fa-f][0-9A-Fa-f]{0,15})\r\n")
 _ANY_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})((?:" + _EXTENSION + rb")*+)\r\n")
 _PARTIAL_SIZE = re.compile(rb"[0-9A-Fa-f]{0,16}|[0-9A-Fa-f]{1,16}(?:;[^\r\n]*+)?\r?")
 _HOPELESS_TRAILER = re.compile(rb"\n\r?\n|\A\r[^\n]|\A\n")
+
+
+def _digits(size: int) -> list[bytes]:
+    return sorted({b"%x" % size, b"%X" % size})
+
+
+# A run of whole canonical chunks of up to 32 octets, matched at once: one by one they would cost a µs each, and a
+# sender of single octets could keep the broker from everybody else.
+_TINY = 32
+_TINY_CHUNKS = re.compile(
+    rb"(?s:"
+    + rb"|".join(rb"%b\r\n.{%d}\r\n" % (digit, size) for size in range(1, _TINY + 1) for digit in _digits(size))
+    + rb")++"
+)
 _LINE_END = re.compile(rb"\r\n")
 _MAX_SIZE = 1 << 63
 
@@ -111,7 +125,7 @@ class ChunkedReader:
     the section is complete. `trailers` holds the trailer fields that were passed on.
     """
 
-    __slots__ = ("_at", "_dechunk", "_faults", "_held", "_limits", "_remaining", "done", "trailers")
+    __slots__ = ("_at", "_dechunk", "_excess", "_faults", "_held", "_limits", "_remaining", "done", "trailers")
 
     def __init__(self, limits: Limits, faults: Faults, *, dechunk: bool = False) -> None:
         self._limits = limits
@@ -119,6 +133,7 @@ class ChunkedReader:
         self._dechunk = dechunk
         self._at = _At.SIZE
         self._remaining = 0
+        self._excess = 0
         self._held = b""  # the begin of an incomplete size line, line end or trailer section
         self.done = False
         self.trailers: tuple[tuple[bytes, bytes], ...] = ()
@@ -137,9 +152,8 @@ class ChunkedReader:
                     self._remaining -= taken
                     if self._remaining == 0:
                         self._at = _At.DATA_END
-                case _At.SIZE if not self._held and (line := _PLAIN_SIZE.match(data, position)):
-                    self._open_chunk(int(line[1], 16))
-                    position = line.end()
+                case _At.SIZE if not self._held and (end := self._skim(data, position)):
+                    position = end
                 case _At.DATA_END if not self._held and _LINE_END.match(data, position):
                     self._at = _At.SIZE
                     position += 2
@@ -157,6 +171,17 @@ class ChunkedReader:
     def end(self) -> None:
         if not self.done:
             raise Refusal(self._faults.cut, "closed before the last chunk")
+
+    def _skim(self, data: memoryview, position: int) -> int:
+        """The position behind a canonical size line, or behind a run of whole tiny chunks; 0 where there is neither."""
+        line = _PLAIN_SIZE.match(data, position)
+        if line is None:
+            return 0
+        size = int(line[1], 16)
+        if size <= _TINY and not self._dechunk and (run := _TINY_CHUNKS.match(data, position)):
+            return run.end()
+        self._open_chunk(size)
+        return line.end()
 
     def _open_chunk(self, size: int) -> None:
         if size >= _MAX_SIZE:
@@ -200,10 +225,17 @@ class ChunkedReader:
             if len(window) >= limit or _PARTIAL_SIZE.fullmatch(window) is None:
                 raise Refusal(self._faults.framing, "a malformed or overlong chunk size line")
             return self._hold(window, position)
+        self._count_extension(len(line[2]), int(line[1], 16))
         digits = line[1].lstrip(b"0")  # their case stays, so that the output does not depend on the segmentation
         self._open_chunk(int(digits or b"0", 16))
         # The last chunk's line is sent with the trailer section, never before the body is known to be complete.
         return digits + b"\r\n" if digits else b"", self._taken(position, line.end())
+
+    def _count_extension(self, length: int, size: int) -> None:
+        """Extensions may not outweigh the data by much: they cost work and carry nothing (CVE-2023-39326)."""
+        self._excess = max(0, self._excess + length - size)
+        if self._excess > self._limits.extension_bytes:
+            raise Refusal(self._faults.framing, "more chunk extensions than data")
 
     def _read_line_end(self, data: memoryview, position: int) -> tuple[bytes, int]:
         window = self._window(data, position, 2)
@@ -221,7 +253,8 @@ class ChunkedReader:
         if end == 1:
             if len(window) >= limit:
                 raise Refusal(self._faults.too_large, f"a trailer section of more than {limit} octets")
-            if _HOPELESS_TRAILER.search(window):
+            looks_new = len(self._held) < 4 or window.find(b"\n", len(self._held)) >= 0
+            if looks_new and _HOPELESS_TRAILER.search(window):
                 raise Refusal(self._faults.malformed, "a malformed trailer section")
             return self._hold(window, position)
         fields = split_fields(window, 0, end, self._limits, self._faults)

@@ -226,8 +226,10 @@ def _refuse_hopeless_request(data: bytes | bytearray, limits: Limits) -> None:
     end = limits.head_bytes  # up to here there is no CRLF CRLF, so an LF before a line end is a bare one
     if data.find(b"\n\n", 0, end) >= 0 or data.find(b"\n\r\n", 2, end) >= 0:
         raise Refusal(Reason.BAD_REQUEST, "a line that ends with a bare LF")
-    if len(data) >= limits.head_bytes:
-        raise Refusal(Reason.HEAD_TOO_LARGE, f"a head of more than {limits.head_bytes} octets")
+    if len(data) >= limits.head_bytes or data.count(b"\n") > limits.fields + 2:
+        raise Refusal(
+            Reason.HEAD_TOO_LARGE, f"a head of more than {limits.head_bytes} octets or {limits.fields} fields"
+        )
 
 
 def _refuse_hopeless_response(data: bytes | bytearray, limits: Limits) -> None:

@@ -14,6 +14,7 @@ class Limits:
     fields: int = 100
     target_bytes: int = 16_384
     chunk_line_bytes: int = 256  # size, extensions and line end of one chunk (CVE-2023-39326: extensions are free data)
+    extension_bytes: int = 16_384  # by which chunk extensions may outweigh the data of one body
     trailer_bytes: int = 16_384  # the whole trailer section
     informational: int = 10  # 1xx responses to one request
 

@@ -64,6 +64,9 @@ class ResponseRelay:
         pieces: list[Piece] = []
         while self.head is None and not self.switched:
             window = self._held + bytes(data[: self._limits.head_bytes - len(self._held)])
+            if self._held and len(window) < self._limits.head_bytes and window.find(b"\n", len(self._held)) < 0:
+                self._held = window  # the middle of a line
+                return pieces
             head = parse_response_head(window, self._request.method, self._limits)
             if head is None:
                 self._held = window

@@ -108,6 +108,11 @@ def travel(segments: Sequence[bytes]) -> Journey:
     return traveller.journey
 
 
+def cut(octets: bytes, places: Sequence[int]) -> list[bytes]:
+    ends = sorted({place % (len(octets) + 1) for place in places})
+    return [octets[begin:end] for begin, end in zip([0, *ends], [*ends, len(octets)], strict=True)]
+
+
 def read_requests(octets: bytes) -> list[Message]:
     """The requests that h11 finds; it raises for what it refuses. The last one may not be whole."""
     server = h11.Connection(h11.SERVER, max_incomplete_event_size=MAXIMUM)
@@ -274,9 +279,7 @@ def test_nothing_is_sent_for_a_refused_request(key: str) -> None:
 def test_h11_reads_what_is_sent_for_noise(octets: bytes, places: list[int]) -> None:
     whole = travel([octets])
     agree(whole)
-    ends = sorted({place % (len(octets) + 1) for place in places})
-    parts = [octets[begin:end] for begin, end in zip([0, *ends], [*ends, len(octets)], strict=True)]
-    split = travel(parts)
+    split = travel(cut(octets, places))
     assert (split.heads, split.whole) == (whole.heads, whole.whole)
     agree(split)
     if not whole.cut:
@@ -338,12 +341,15 @@ def read_response(octets: bytes, method: bytes, *, closed: bool) -> list[Message
                 return found
 
 
-def answer(octets: bytes, method: bytes) -> tuple[bytes, bool, bool]:
+def answer(octets: bytes, method: bytes, places: Sequence[int] = ()) -> tuple[bytes, bool, bool]:
     """What a client is sent for an upstream's octets: them, whether the response is whole, whether it was a failure."""
     exchange = Exchange()
     exchange.client_data(GET.replace(b"GET", method))
     exchange.allow(scheme="https", authority=parse_authority(b"api.example.com", default_port=443), path=b"/")
-    events = exchange.upstream_data(octets)
+    events: list[Event] = []
+    for part in cut(octets, places):
+        if exchange.at is At.SENT:
+            events += exchange.upstream_data(part)
     if exchange.at is At.SENT:
         events += exchange.upstream_end()
     sent = b"".join(piece for event in events if isinstance(event, SendClient) for piece in event.pieces)
@@ -374,9 +380,15 @@ def response_noise(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=400, deadline=None)
-@given(response_noise(), st.sampled_from([b"GET", b"HEAD", b"POST"]))
-def test_a_client_reads_one_response_whatever_the_upstream_sends(octets: bytes, method: bytes) -> None:
-    sent, whole, failed = answer(octets, method)
+@given(response_noise(), st.sampled_from([b"GET", b"HEAD", b"POST"]), st.lists(st.integers(0, 200), max_size=3))
+def test_a_client_reads_one_response_whatever_the_upstream_sends(
+    octets: bytes, method: bytes, places: list[int]
+) -> None:
+    sent, whole, failed = answer(octets, method, places)
+    at_once, whole_at_once, _ = answer(octets, method)
+    assert whole is whole_at_once
+    if whole:
+        assert sent == at_once
     assert whole is not failed
     closed = b"connection: close" in sent.lower()
     read = read_response(sent, method, closed=whole and closed)

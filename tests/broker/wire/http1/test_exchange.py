@@ -165,6 +165,39 @@ def test_a_malformed_request_behind_a_good_one_is_refused_in_its_turn() -> None:
     assert exchange.at is At.OVER
 
 
+@pytest.mark.parametrize("line", [b"X: ", b"GET /"])
+def test_d35_d36_a_head_without_end_is_refused_octet_by_octet(line: bytes) -> None:
+    exchange = Exchange(Limits(head_bytes=6000, target_bytes=3000))
+    begin = b"" if line.startswith(b"GET") else GET[:-2]
+    events: list[Event] = exchange.client_data(begin + line)
+    size = len(begin + line)
+    while not events:
+        events = exchange.client_data(b"y")
+        size += 1
+    assert size <= (6000 if begin else 3100)
+    assert reasons(events) == [(ClientRefused, Reason.HEAD_TOO_LARGE if begin else Reason.TARGET_TOO_LONG)]
+
+
+def test_d35_fields_without_end_are_refused_before_their_end() -> None:
+    exchange = Exchange()
+    assert exchange.client_data(GET[:-2] + b"a: b\r\n" * 99) == []
+    assert reasons(exchange.client_data(b"a: b\r\na: b\r\n")) == [(ClientRefused, Reason.HEAD_TOO_LARGE)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 500, 1500])
+def test_a_long_head_in_pieces_is_read(size: int) -> None:
+    head = GET[:-2] + b"".join(b"X-%d: %b\r\n" % (number, b"y" * 900) for number in range(5)) + b"\r\n"
+    exchange = Exchange()
+    pieces = [head[begin : begin + size] for begin in range(0, len(head), size)]
+    for piece in pieces[:-1]:
+        assert exchange.client_data(piece) == []
+    assert len(judged(exchange.client_data(pieces[-1])).fields) == 6
+    allow(exchange)
+    answer = OK.replace(b"\r\n\r\n", b"\r\nX: %b\r\n\r\n" % (b"y" * 3000))
+    received = b"".join(to_client(exchange.upstream_data(answer[at : at + size])) for at in range(0, len(answer), size))
+    assert received == answer
+
+
 def test_a_malformed_request_is_answered_and_closed() -> None:
     exchange = Exchange()
     assert reasons(exchange.client_data(b"GET / HTTP/1.1\r\n\r\n")) == [(ClientRefused, Reason.MISSING_HOST)]

@@ -96,6 +96,30 @@ def test_extensions_are_bounded() -> None:
             assert caught.value.reason is Reason.BAD_FRAMING
 
 
+def test_extensions_may_not_outweigh_the_data() -> None:
+    limits = Limits(extension_bytes=100)
+    heavy = [b"1;%b\r\nz\r\n" % (b"x" * 20), b"1f;%b\r\n%b\r\n" % (b"x" * 20, b"z" * 31)]
+    assert run(ChunkedReader(limits, CLIENT), [heavy[1] * 1000])[0] == b"1f\r\n%b\r\n" % (b"z" * 31) * 1000
+    assert run(ChunkedReader(limits, CLIENT), [heavy[0] * 5])[0] == b"1\r\nz\r\n" * 5
+    with pytest.raises(Refusal) as caught:
+        run(ChunkedReader(limits, CLIENT), [heavy[0] * 6])
+    assert caught.value.reason is Reason.BAD_FRAMING
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_small_chunks_in_a_run(size: int) -> None:
+    for digits in (b"%x" % size, b"%X" % size):
+        chunk = b"%b\r\n%b\r\n" % (digits, b"\n" * size)
+        body = chunk * 3 + b"0\r\n\r\n"
+        for place in range(len(chunk)):
+            segments = [body[:place], body[place:]]
+            assert run(ChunkedReader(DEFAULT_LIMITS, CLIENT), segments) == (body, b"")
+            assert run(ChunkedReader(DEFAULT_LIMITS, CLIENT, dechunk=True), segments) == (b"\n" * size * 3, b"")
+    for wrong in (b"%x\r\n%b\r\n" % (size, b"z" * (size + 1)), b"%x\r\n%b\n\n" % (size, b"z" * size)):
+        with pytest.raises(Refusal):
+            run(ChunkedReader(DEFAULT_LIMITS, CLIENT), [b"1\r\nz\r\n" + wrong])
+
+
 def test_an_endless_extension_is_refused_before_its_end() -> None:
     with pytest.raises(Refusal):
         run(ChunkedReader(DEFAULT_LIMITS, CLIENT), octets_of(b"5;" + b"x" * 300))
