@@ -104,19 +104,13 @@ class Captured:
     def start(self) -> None:
         """Begin with a new socket that the reactor does not know yet."""
         self._session.reactor.add(self._sock.fileno(), self.on_event)
-        self._begin()
+        self._session.remember(self)
+        self.on_event(0)
 
     def take_over(self) -> None:
         """Begin with a socket that the reactor watches."""
         self._session.reactor.replace(self._sock.fileno(), self.on_event)
-        self._begin()
-
-    def _begin(self) -> None:
         self._session.remember(self)
-        reactor = self._session.reactor
-        hopeful = isinstance(self._decide("https"), Allowed) or isinstance(self._decide("http"), Allowed)
-        self.deadline = reactor.now + (self._session.limits.silent_seconds if hopeful else HOPELESS_SECONDS)
-        reactor.watch(self)
         self.on_event(0)
 
     def on_event(self, events: int) -> None:
@@ -124,6 +118,7 @@ class Captured:
         try:
             first = self._sock.recv(FIRST_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
+            self._await()
             return
         except OSError as error:
             self._gone(error.strerror or "reset")
@@ -133,6 +128,17 @@ class Captured:
             self._serve(protocol, first)
         elif not first or events & HANGUP:
             self._gone("closed before it said anything")
+        else:
+            self._await()
+
+    def _await(self) -> None:
+        """Set the deadline, once: most clients have spoken before we look, and need none."""
+        if self.deadline:
+            return
+        reactor = self._session.reactor
+        hopeful = isinstance(self._decide("https"), Allowed) or isinstance(self._decide("http"), Allowed)
+        self.deadline = reactor.now + (self._session.limits.silent_seconds if hopeful else HOPELESS_SECONDS)
+        reactor.watch(self)
 
     def on_deadline(self, _events: int) -> None:
         """The client is silent. Where servers speak first that is its right, but nobody answers here."""
@@ -165,7 +171,8 @@ class Captured:
                 assert_never(never)
 
     def _leave(self) -> None:
-        self._session.reactor.unwatch(self)
+        if self.deadline:
+            self._session.reactor.unwatch(self)
         self._session.forget(self)
 
     def _about(self) -> About:

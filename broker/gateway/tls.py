@@ -46,7 +46,6 @@ class TlsConnection:
         self._first = first
         self._about.started = self._session.reactor.now
         self._session.remember(self)
-        self._session.reactor.watch(self)
         self._session.reactor.replace(self._sock.fileno(), self.on_event)
         self._try_hello(hangup=False)
 
@@ -72,6 +71,8 @@ class TlsConnection:
             self._judge(hello)
         elif hangup:
             self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
+        else:
+            self._session.reactor.watch(self)
 
     def on_deadline(self, _events: int) -> None:
         """The hello took too long."""
