@@ -53,6 +53,22 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hash: str = ""
 
 
+def opening_line(log: str, segment: int, time: str, previous: str, after: int) -> tuple[bytes, str]:
+    """Return the first line of a file, and its hash."""
+    record_id = f"{log}.{segment}"
+    opened = Checkpoint(
+        kind="checkpoint",
+        event="opened",
+        id=record_id,
+        time=time,
+        format=FORMAT,
+        segment=segment,
+        previous=previous,
+        after=after,
+    )
+    return seal(previous, _encode(opened))
+
+
 class Fault(StrEnum):
     """What the verifier can say about a line or a file."""
 
@@ -130,6 +146,7 @@ class _Head(msgspec.Struct):
     kind: str
 
 
+_encode = msgspec.json.Encoder().encode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
@@ -207,7 +224,8 @@ class LogVerifier:
         if torn:
             self._find(self._line + 1, Fault.TORN, f"{torn} bytes without a line end")
         if self._line == 0:
-            self._find(0, Fault.TRUNCATED, "the file has no line")
+            if not open_end:  # else its writer died between making the file and its first line
+                self._find(0, Fault.TRUNCATED, "the file has no line")
         elif not more_files and not open_end and self._last_event not in ("closed", "recovered"):
             what = "the next file is missing" if self._last_event == "rotated" else "the closing line is missing"
             self._find(self._line, Fault.TRUNCATED, what)

@@ -5,6 +5,7 @@ find what no chain can show by itself: a log that was cut at its end or removed 
 """
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -68,7 +69,9 @@ def verify_directory(directory: int, keys: "Mapping[str, Ed25519PublicKey]", hea
 
     logs: list[LogReport] = []
     seen: set[str] = set()
-    for _, group in groupby(list_segments(directory), key=lambda segment: (segment.started, segment.log)):
+    for _, group in groupby(
+        list_segments(directory, any_type=True), key=lambda segment: (segment.started, segment.log)
+    ):
         segments = list(group)
         log = segments[0].log
         logs.append(_verify_log(directory, segments, check, noted.get(log, {}), seen=log in seen))
@@ -111,6 +114,8 @@ def _verify_file(directory: int, segment: Segment, verifier: LogVerifier, *, is_
     """Check one file; return whether its writer is alive."""
     descriptor = _open(directory, segment)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a regular file")
         live = segment.is_open and is_live(descriptor)
         verifier.start_file(segment.name, segment.number)
         torn = 0

@@ -21,7 +21,7 @@ from typing import Final, NoReturn, Self
 
 import msgspec
 
-from broker.audit.chain import FORMAT, GENESIS, Checkpoint, seal, seal_all, signed_message
+from broker.audit.chain import GENESIS, Checkpoint, opening_line, seal_all, signed_message
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditKeyError, AuditUnavailable
 from broker.audit.records import Event, Kind, Record, Verdict, encode_record, record_from
@@ -338,17 +338,7 @@ class AuditLog:
     def _begun(self, file: SegmentWriter) -> SegmentWriter:
         """Write the first line of a new file: it names the hash and the number that the file goes on from."""
         number = file.segment.number
-        opened = Checkpoint(
-            kind=Kind.CHECKPOINT,
-            event=Event.OPENED,
-            id=f"{self.name}.{number}",
-            time=self._now(),
-            format=FORMAT,
-            segment=number,
-            previous=self._head,
-            after=self._committed,
-        )
-        line, head = seal(self._head, _encode(opened))
+        line, head = opening_line(self.name, number, self._now(), self._head, self._committed)
         try:
             file.write(line)
         except OSError:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from broker.audit.chain import Checkpoint, decode_checkpoint, record_number, seal, split_line
+from broker.audit.chain import Checkpoint, decode_checkpoint, opening_line, record_number, seal, split_line
 
 TORN_DIRECTORY: Final = "torn"
 _NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-([a-z0-9]{4,32})-(\d{6,})(\.open)?\.jsonl", re.ASCII)
@@ -53,9 +53,14 @@ def parse_segment(name: str) -> Segment | None:
     return Segment(started=started, log=log, number=int(number), is_open=bool(is_open))
 
 
-def list_segments(directory: int) -> list[Segment]:
-    """Return the log files in a directory (a descriptor), oldest log first."""
-    return sorted(segment for name in os.listdir(directory) if (segment := parse_segment(name)) is not None)
+def list_segments(directory: int, *, any_type: bool = False) -> list[Segment]:
+    """Return the log files in a directory (a descriptor), oldest log first.
+
+    A link, a FIFO or the like under such a name is no log file: only the verifier wants to know of it (`any_type`).
+    """
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if any_type or entry.is_file(follow_symlinks=False)]
+    return sorted(segment for name in names if (segment := parse_segment(name)) is not None)
 
 
 def create_segment(directory: int, segment: Segment) -> int:
@@ -125,43 +130,90 @@ def _locked(directory: int, segment: Segment) -> Iterator[int | None]:
 
 
 def _repair(directory: int, segment: Segment, descriptor: int, now: str) -> None:
-    size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    torn = tail[tail.rfind(b"\n") + 1 :]
+    whole, torn, size = _last_line(descriptor)
     if torn:
         _move_aside(directory, f"{segment.finished.name}.{size - len(torn)}", torn)
         os.ftruncate(descriptor, size - len(torn))
-    if size == len(torn):
-        os.unlink(segment.name, dir_fd=directory)  # not one whole line: the writer died before it could begin
-        return
-    last = tail[: len(tail) - len(torn)].splitlines()[-1]
-    closing = _closing_line(segment, last, now, len(torn))
+    closing = (
+        _closing_line(segment, whole, now, len(torn)) if whole else _missing_lines(directory, segment, now, len(torn))
+    )
     if closing:
         _append(descriptor, closing)
-    finish_segment(directory, segment)
+    if whole or closing:
+        finish_segment(directory, segment)
+    else:
+        os.unlink(segment.name, dir_fd=directory)  # the writer died before it could begin
+
+
+def _last_line(descriptor: int) -> tuple[bytes, bytes, int]:
+    """Return the last whole line, what follows it without a line end, and the size of the file."""
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    end = tail.rfind(b"\n") + 1
+    return tail[:end].rstrip(b"\n").rpartition(b"\n")[2], tail[end:], size
 
 
 def _closing_line(segment: Segment, last: bytes, now: str, torn: int) -> bytes:
     """Return the line that ends a dead writer's chain; nothing if it is ended, or not a chain any more."""
-    parts = split_line(last)
-    if parts is None:
+    place = _read_place(last)
+    if place is None or place.event in ("rotated", "closed", "recovered"):
+        return b""
+    return _recovered(segment, place.hash, place.number + 1, now, torn)
+
+
+def _missing_lines(directory: int, segment: Segment, now: str, torn: int) -> bytes:
+    """Return the first and the last line of a file whose writer died before it wrote the first.
+
+    Nothing if the file before does not say that the log goes on here.
+    """
+    before = Segment(started=segment.started, log=segment.log, number=segment.number - 1)
+    try:
+        descriptor = os.open(before.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    except FileNotFoundError:
         return b""
     try:
-        checkpoint = decode_checkpoint(last)
+        place = _read_place(_last_line(descriptor)[0])
+    finally:
+        os.close(descriptor)
+    if place is None or place.event != "rotated":
+        return b""
+    opened, head = opening_line(segment.log, segment.number, now, place.hash, place.number)
+    return opened + _recovered(segment, head, place.number + 1, now, torn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The end of a chain: its last hash and number, and what the last line says happened."""
+
+    hash: str
+    number: int
+    event: str
+
+
+def _read_place(line: bytes) -> _Place | None:
+    parts = split_line(line)
+    if parts is None:
+        return None
+    try:
+        last = decode_checkpoint(line)
     except msgspec.MsgspecError:
-        return b""
-    if checkpoint.kind == "checkpoint" and checkpoint.event in ("rotated", "closed", "recovered"):
-        return b""
-    number = record_number(checkpoint.id)
-    number = checkpoint.after if number is None else number
-    detail = "the writer ended without closing the log" + (
-        f"; a torn line of {torn} bytes was moved aside" if torn else ""
-    )
-    record_id = f"{segment.log}-{number + 1}"
+        return None
+    number = record_number(last.id)
+    event = last.event if last.kind == "checkpoint" else ""
+    return _Place(parts[1], last.after if number is None else number, event)
+
+
+def _recovered(segment: Segment, previous: str, number: int, now: str, torn: int) -> bytes:
+    aside = f"; a torn line of {torn} bytes was moved aside" if torn else ""
     line = Checkpoint(
-        kind="checkpoint", id=record_id, time=now, event="recovered", segment=segment.number, detail=detail
+        kind="checkpoint",
+        id=f"{segment.log}-{number}",
+        time=now,
+        event="recovered",
+        segment=segment.number,
+        detail=f"the writer ended without closing the log{aside}",
     )
-    return seal(parts[1], _encode(line))[0]
+    return seal(previous, _encode(line))[0]
 
 
 def _append(descriptor: int, line: bytes) -> None:

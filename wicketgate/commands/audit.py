@@ -1,6 +1,7 @@
 """`wicketgate audit`: asks the audit log. Reads only; what it writes is the index, which it can always rebuild."""
 
 import contextlib
+import errno
 import json
 import os
 import sqlite3
@@ -80,6 +81,11 @@ def _told() -> Iterator[None]:
         sys.exit(2)
     except (AuditError, NoStateDirectory) as error:
         click.echo(f"wicketgate audit: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output has seen enough: click ends quietly
+            raise
+        click.echo(f"wicketgate audit: cannot read the log: {error}", err=True)
         sys.exit(2)
 
 

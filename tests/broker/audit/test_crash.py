@@ -120,6 +120,31 @@ def test_a_file_without_one_whole_line_goes_aside(directory: Path) -> None:
     assert [path.read_bytes() for path in (directory / "torn").iterdir()] == [b'{"kind":"check']
 
 
+@pytest.mark.parametrize("left", [b"", b'{"kind":"check'])
+def test_a_writer_that_died_between_two_files(directory: Path, left: bytes) -> None:
+    """It had said that the log goes on in the next file, and had not begun that one."""
+    write_log(directory, 30, max_bytes=2500)
+    last = files(directory)[-1]
+    last.write_bytes(left)
+    last.rename(last.with_name(last.name.replace(".jsonl", ".open.jsonl")))
+    assert verify(directory).ok
+    write_log(directory, 1)
+    assert [json.loads(line)["event"] for line in last.read_bytes().splitlines()] == ["opened", "recovered"]
+    assert verify(directory).ok
+
+
+def test_a_writer_that_died_before_it_said_so(directory: Path) -> None:
+    """The next file was made, but nothing says yet that the log goes on in it."""
+    file = abandoned(directory)
+    following = file.with_name(file.name.replace("000001", "000002"))
+    following.write_bytes(b"")
+    assert verify(directory).ok
+    write_log(directory, 1)
+    assert not following.exists()
+    assert json.loads(finished(file)[-1])["event"] == "recovered"
+    assert verify(directory).ok
+
+
 def test_repair_does_not_hide_tampering(directory: Path) -> None:
     file = abandoned(directory)
     file.write_bytes(file.read_bytes().replace(b"/items/1", b"/items/9"))
@@ -158,7 +183,7 @@ def test_a_fifo_named_like_an_open_log_blocks_nobody(directory: Path) -> None:
     write_log(directory, 1)
     os.mkfifo(directory / "20200101T000000Z-aaaaaaaaaaaa-000001.open.jsonl")
     write_log(directory, 1)
-    assert not verify(directory).ok
+    assert faults(verify(directory)) == ["0:unreadable"]
 
 
 def test_twenty_processes_write_into_one_directory(directory: Path) -> None:

@@ -220,6 +220,17 @@ def test_root_asks_as_the_owner_of_the_log(tmp_path: Path) -> None:
         assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
+def test_what_only_looks_like_a_log_does_not_stop_the_questions(state: Path) -> None:
+    os.mkfifo(state / "audit" / "20200101T000000Z-aaaaaaaaaaaa-000001.open.jsonl")
+    (state / "audit" / "20200101T000000Z-bbbbbbbbbbbb-000001.jsonl").symlink_to("/etc/passwd")
+    (state / "audit" / "20200101T000000Z-cccccccccccc-000001.jsonl").mkdir()
+    assert len(run(state, "search").stdout.splitlines()) == 12
+    assert len(run(state, "tail", "-n", "3").stdout.splitlines()) == 3
+    result = run(state, "verify")
+    assert result.exit_code == 1
+    assert result.stdout.count("unreadable") == 3
+
+
 def test_a_bad_time_is_said_with_what_is_expected(state: Path) -> None:
     result = run(state, "search", "--since", "yesterday")
     assert result.exit_code == 2
