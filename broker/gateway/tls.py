@@ -68,6 +68,8 @@ class TlsConnection:
             return
         if hello is not None:
             self._session.reactor.unwatch(self)
+            # Judged once: whatever else happens on this socket waits for the tunnel, which looks at it again.
+            self._session.reactor.replace(self._sock.fileno(), _ignore)
             self._judge(hello)
         elif hangup:
             self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
@@ -172,6 +174,10 @@ class TlsConnection:
         self._session.forget(self)
         self._session.reactor.remove(self._sock.fileno())
         reset(self._sock)
+
+
+def _ignore(_events: int) -> None:
+    """An event that comes while the upstream is dialled."""
 
 
 def _disagreement(asked: Authority, hello: ClientHello) -> Refusal | None:
