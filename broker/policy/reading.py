@@ -4,6 +4,7 @@ Knows nothing of rules: it says "a list of texts was expected here" in the words
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 
 from broker.policy.problems import Mistake, Problem, Severity, closest, quote
@@ -85,9 +86,10 @@ class Section:
         if key not in self.values:
             return default
         value = self.values[key]
-        words = {str(member.value): member for member in kind}
-        if isinstance(value, str) and value in words:
-            return words[value]
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return kind(value)
+        words = [str(member.value) for member in kind]
         meant = closest(str(value), words)
         expected = "one of " + ", ".join(quote(word) for word in words)
         self.wrong(Mistake(f"{key} is {quote(value)}", expected, f'{key} = "{meant}"' if meant else None), key)

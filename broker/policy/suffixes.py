@@ -24,8 +24,7 @@ def is_public_suffix(name: str) -> bool:
 
 def suffix_below(name: str) -> str | None:
     """Return a public suffix that lies below `name`, or `None`: a wildcard over `name` would cover its tenants too."""
-    found = re.search(rf"^(?:\*\.)?([^\s/!]+\.{re.escape(_unicode(name))})$", _text(), re.MULTILINE)
-    return found.group(1) if found else None
+    return _below().get(_unicode(name))
 
 
 def shared_suffix(name: str) -> str | None:
@@ -36,11 +35,25 @@ def shared_suffix(name: str) -> str | None:
 
 def is_private_section(suffix: str) -> bool:
     """Tell whether a public suffix was registered by a company for its customers, not by a registry of names."""
-    parent = suffix.partition(".")[2]
-    wanted = [re.escape(_unicode(suffix))] + ([rf"\*\.{re.escape(_unicode(parent))}"] if parent else [])
-    text = _text()
-    found = re.search(rf"^(?:{'|'.join(wanted)})$", text, re.MULTILINE)
-    return found is not None and found.start() > text.find(_PRIVATE_SECTION)
+    name = _unicode(suffix)
+    return name in _private() or f"*.{name.partition('.')[2]}" in _private()
+
+
+@cache
+def _private() -> frozenset[str]:
+    return frozenset(re.findall(r"^[^\s/!]+$", _text().partition(_PRIVATE_SECTION)[2], re.MULTILINE))
+
+
+@cache
+def _below() -> dict[str, str]:
+    """For each name with suffixes below it, one of them."""
+    found: dict[str, str] = {}
+    for suffix in re.findall(r"^(?:\*\.)?([^\s/!*]+)$", _text(), re.MULTILINE):
+        parent = suffix.partition(".")[2]
+        while parent and parent not in found:
+            found[parent] = suffix
+            parent = parent.partition(".")[2]
+    return found
 
 
 def _unicode(name: str) -> str:
