@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from broker.audit.chain import CheckSignature, Fault, Finding, LogVerifier, Position
-from broker.audit.segments import Segment, is_live, list_segments
+from broker.audit.segments import Segment, is_live, list_segments, open_segment
 from broker.audit.signing import check_signature
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _verify_log(
 
 def _verify_file(directory: int, segment: Segment, verifier: LogVerifier, *, is_last: bool) -> bool:
     """Check one file; return whether its writer is alive."""
-    descriptor = _open(directory, segment)
+    descriptor = open_segment(directory, segment)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("not a regular file")
@@ -129,14 +129,6 @@ def _verify_file(directory: int, segment: Segment, verifier: LogVerifier, *, is_
     finally:
         os.close(descriptor)
     return live
-
-
-def _open(directory: int, segment: Segment) -> int:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(segment.name, flags, dir_fd=directory)
-    except FileNotFoundError:  # finished between listing and opening
-        return os.open(segment.finished.name, flags, dir_fd=directory)
 
 
 def _lines(descriptor: int) -> Iterator[tuple[bytes, bool]]:

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from broker.audit.index import first_of_each, open_segment
+from broker.audit.index import first_of_each
 from broker.audit.records import Entry, decode_entry
-from broker.audit.segments import Segment, list_segments
+from broker.audit.segments import Segment, list_segments, open_segment
 
 POLL_SECONDS: Final = 0.2
 _CHUNK: Final = 1024 * 1024

@@ -15,7 +15,7 @@ import msgspec
 
 from broker.audit.keys import host_key, microseconds, split_authority
 from broker.audit.records import Entry, decode_entry
-from broker.audit.segments import Segment, list_segments
+from broker.audit.segments import Segment, list_segments, open_segment
 
 INDEX_NAME: Final = "index.sqlite3"
 _VERSION: Final = 2
@@ -180,16 +180,6 @@ class AuditIndex:
 def first_of_each(segments: list[Segment]) -> list[Segment]:
     """Leave out a second file of the same log and number: somebody copied it, and the verifier says so."""
     return list({(segment.log, segment.number): segment for segment in reversed(segments)}.values())[::-1]
-
-
-def open_segment(directory: int, segment: Segment) -> int:
-    """Open a log file for reading under whichever of its two names it has now. Raises `OSError`."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    opened = Segment(started=segment.started, log=segment.log, number=segment.number, is_open=True)
-    for name in (opened.name, segment.finished.name):
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(name, flags, dir_fd=directory)
-    raise FileNotFoundError(2, os.strerror(2), segment.finished.name)
 
 
 def _row(entry: Entry, file: int, offset: int, length: int) -> Row:

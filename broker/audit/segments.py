@@ -63,6 +63,16 @@ def list_segments(directory: int, *, any_type: bool = False) -> list[Segment]:
     return sorted(segment for name in names if (segment := parse_segment(name)) is not None)
 
 
+def open_segment(directory: int, segment: Segment) -> int:
+    """Open a log file for reading under whichever of its two names it has now. Raises `OSError`."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    opened = Segment(started=segment.started, log=segment.log, number=segment.number, is_open=True)
+    for name in (opened.name, segment.finished.name):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(name, flags, dir_fd=directory)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), segment.finished.name)
+
+
 def create_segment(directory: int, segment: Segment) -> int:
     """Make the file and lock it for the life of the descriptor. Raises `OSError`.
 
@@ -100,11 +110,9 @@ def is_live(descriptor: int) -> bool:
 def repair_dead(directory: int, now: Callable[[], str]) -> list[Segment]:
     """Finish every open file whose writer is gone; return those that were. One that cannot be repaired is left."""
     repaired = []
-    for name in os.listdir(directory):
-        # Looked at before it is parsed: a long history must not slow the start of a run.
-        segment = parse_segment(name) if name.endswith(".open.jsonl") else None
-        if segment is None:
-            continue
+    # Looked at before they are parsed: a long history must not slow the start of a run.
+    open_names = [name for name in os.listdir(directory) if name.endswith(".open.jsonl")]
+    for segment in sorted(filter(None, map(parse_segment, open_names))):
         with contextlib.suppress(OSError), _locked(directory, segment) as descriptor:
             if descriptor is not None:
                 _repair(directory, segment, descriptor, now())
@@ -168,7 +176,7 @@ def _missing_lines(directory: int, segment: Segment, now: str, torn: int) -> byt
     """
     before = Segment(started=segment.started, log=segment.log, number=segment.number - 1)
     try:
-        descriptor = os.open(before.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+        descriptor = open_segment(directory, before)
     except FileNotFoundError:
         return b""
     try:
