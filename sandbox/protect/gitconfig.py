@@ -11,9 +11,11 @@ _ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
 # A value without quoting, comments, escapes or control characters means the same to everybody.
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f\"\\#;]*")
 _BOOLEAN = re.compile(r"true|false|yes|no|on|off|0|1", re.IGNORECASE)
-_NAME = re.compile(r"[\w.+/@-]*", re.ASCII)
+_NAME = re.compile(r"\w[\w.-]*|\.", re.ASCII)  # of a remote or branch: never a path, which would be a repository
 # Never `ext::`, `fd::` or a local path, which run or read what they name, and nothing that begins with an option.
-_URL = re.compile(r"(?:https?|ssh|git)://[\w.-][\w.@:/~%+?=&-]*|[\w.-]+@[\w.-]+:[\w./~+-]+", re.ASCII)
+_URL = re.compile(
+    r"(?:https?|ssh|git)://(?:\w[\w.:~%+-]*@)?\w[\w.:/~%+?=&-]*|\w[\w.-]*@\w[\w.-]*:[\w/~][\w./~+-]*", re.ASCII
+)
 _REFSPEC = re.compile(r"\+?refs/[\w./*-]+(?::refs/[\w./*-]+)?", re.ASCII)
 
 _ALLOWED: dict[tuple[str, str], re.Pattern[str]] = {

@@ -7,6 +7,6 @@ Loading a program into the kernel is the launcher's task (`bwrap --seccomp FD`),
 """
 
 from sandbox.seccomp.architecture import Architecture, UnsupportedArchitectureError
-from sandbox.seccomp.program import FilterMode, file_name, filter_for
+from sandbox.seccomp.program import FilterMode, committed, file_name, filter_for
 
-__all__ = ["Architecture", "FilterMode", "UnsupportedArchitectureError", "file_name", "filter_for"]
+__all__ = ["Architecture", "FilterMode", "UnsupportedArchitectureError", "committed", "file_name", "filter_for"]

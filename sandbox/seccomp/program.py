@@ -7,6 +7,7 @@ trying a policy out on trusted commands: it is no boundary, and the launcher mus
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
+from importlib import resources
 
 from sandbox.seccomp.architecture import Architecture
 from sandbox.seccomp.assemble import RET_LOG, assemble, return_value
@@ -42,6 +43,12 @@ def filter_for(architecture: Architecture, mode: FilterMode = FilterMode.ENFORCE
             # A number that the kernel may know and the table does not: noted, and the kernel decides.
             unknown = foreign = RET_LOG
     return assemble(audit_arch=architecture.audit_arch, rules=rules, unknown=unknown, foreign=foreign, returns=returns)
+
+
+@cache
+def committed(architecture: Architecture, mode: FilterMode = FilterMode.ENFORCE) -> bytes:
+    """The same bytes, read from the package instead of built: a launch need not wait for the assembler (5 ms)."""
+    return resources.files(__package__).joinpath(file_name(architecture, mode)).read_bytes()
 
 
 def file_name(architecture: Architecture, mode: FilterMode) -> str:

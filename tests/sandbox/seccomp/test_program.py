@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.seccomp import Architecture, FilterMode, UnsupportedArchitectureError, file_name, filter_for
+from sandbox.seccomp import Architecture, FilterMode, UnsupportedArchitectureError, committed, file_name, filter_for
 from sandbox.seccomp import __main__ as command
 from sandbox.seccomp.assemble import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, RET_LOG, assemble, return_value
 from sandbox.seccomp.description import GROUPS
@@ -240,6 +240,7 @@ def test_an_impossible_condition_cannot_be_written() -> None:
 @pytest.mark.parametrize("mode", FilterMode)
 def test_the_committed_programs_are_a_rebuild(architecture: Architecture, mode: FilterMode) -> None:
     assert (command.PACKAGE / file_name(architecture, mode)).read_bytes() == filter_for(architecture, mode)
+    assert committed(architecture, mode) == filter_for(architecture, mode)
 
 
 def test_check_names_the_stale_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
