@@ -114,6 +114,7 @@ def start_broker(identity: Identity, settings: Settings) -> OwnBroker:
 def _be_broker(connection: socket.socket, identity: Identity, settings: Settings, parent: int) -> NoReturn:
     status = 1
     try:
+        kernel.die_with_parent()  # and again below: a change of user clears it
         os.setsid()  # the terminal's signals are for the payload
         _detach(connection, parent)
         from broker.gateway.serve import preload, serve_one  # noqa: PLC0415  in this process only, beside the runner's work

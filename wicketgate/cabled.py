@@ -1,4 +1,4 @@
-"""A run with a cable: a broker of its own, the trust kit, the bridge. The payload starts only when all of them stand."""
+"""A run with a cable: a broker of its own, the trust kit, the bridge. The payload starts when all of them stand."""
 
 import contextlib
 import os

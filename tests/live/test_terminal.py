@@ -1,0 +1,164 @@
+"""A command on a terminal behaves as without a sandbox: keys, job control, size; and it cannot type for its caller."""
+
+import os
+import shlex
+
+import pytest
+
+from tests.live.ptys import Pty
+from tests.live.runs import FRONT, children, find, name, until
+
+pytestmark = pytest.mark.live
+RUN = shlex.join(FRONT)
+# Counts what it gets: a signal that was delivered twice is seen twice.
+TRAP = "n=0; trap 'n=$((n+1)); echo got-$n' INT QUIT; echo up; while [ $n -lt {ends} ]; do sleep 0.05; done; exit 3"
+# TIOCSTI, TIOCLINUX, and both with bits above the 32 that the kernel looks at; then the foreground's own echo.
+TYPE_FOR_CALLER = """
+import ctypes, fcntl, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+number = {"x86_64": 16, "aarch64": 29}[os.uname().machine]
+for request in (0x5412, 0x541C):
+    for high in (0, 1 << 32, 0xFFFFFFFF << 32, 1 << 63):
+        for fd in (0, os.open("/dev/tty", os.O_RDWR)):
+            done = libc.syscall(ctypes.c_long(number), ctypes.c_long(fd), ctypes.c_ulong(request | high), b"!")
+            assert done == -1, (hex(request), hex(high))
+            assert ctypes.get_errno() == 1, (hex(request), ctypes.get_errno())
+print("all refused")
+"""
+
+
+def on_terminal(*words: str, **size: int) -> Pty:
+    return Pty([*FRONT, *words], **size)
+
+
+def shell() -> Pty:
+    terminal = Pty(["/bin/bash", "--norc", "-i"])
+    terminal.wait_for("ready> ")
+    return terminal
+
+
+@pytest.mark.parametrize("words", [(), ("--allow", "origin.example")], ids=["alone", "with a cable"])
+def test_control_c_ends_the_command(words: tuple[str, ...]) -> None:
+    with on_terminal(*words, "--", "sh", "-c", "echo up; exec sleep 60") as terminal:
+        terminal.wait_for("up\r\n")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+        assert b"Traceback" not in terminal.shown
+        if words:
+            assert b"0 allowed, 0 denied" in terminal.shown, "the broker did not survive Ctrl-C"
+
+
+@pytest.mark.parametrize(("key", "number"), [("\x03", 2), ("\x1c", 3)])
+def test_a_key_reaches_the_command_once_and_its_exit_code_counts(key: str, number: int) -> None:
+    with on_terminal("--", "bash", "-c", TRAP.format(ends=2)) as terminal:
+        terminal.wait_for("up\r\n")
+        terminal.type(key)
+        terminal.wait_for("got-1\r\n")
+        terminal.type(key)
+        terminal.wait_for("got-2\r\n")
+        assert terminal.end() == 3
+        assert b"got-3" not in terminal.shown
+
+
+def test_control_backslash_ends_the_command_without_a_core() -> None:
+    with on_terminal("--", "sh", "-c", "echo up; exec sleep 60") as terminal:
+        terminal.wait_for("up\r\n")
+        terminal.type("\x1c")
+        assert terminal.end() == 131
+
+
+def test_stop_and_continue_from_the_callers_shell() -> None:
+    with shell() as terminal:
+        terminal.type(f"{RUN} -- sh -c 'echo up; sleep 1; echo slept; exit 7'\n")
+        terminal.wait_for("up\r\n")
+        terminal.type("\x1a")
+        terminal.wait_for("Stopped")
+        front = until(lambda: next((pid for pid in children(terminal.pid) if name(pid).startswith("python")), 0))
+        command = until(lambda: find(front, "sh"))
+        assert {state(front), state(command)} == {"T"}
+        terminal.type("jobs\n")
+        terminal.wait_for("Stopped")
+        terminal.type("fg\n")
+        terminal.wait_for("slept\r\n")
+        terminal.wait_for("ready> ")
+        terminal.type("echo code-$?\n")
+        terminal.wait_for("code-7\r\n")
+
+
+def state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def test_a_background_run_that_reads_the_terminal_is_stopped() -> None:
+    with shell() as terminal:
+        terminal.type(f"{RUN} -- sh -c 'read word; echo got-$word' &\n")
+        terminal.wait_for("ready> ")
+        terminal.type("wait %1; jobs\n")
+        terminal.wait_for("Stopped")
+        terminal.type("fg\n")
+        terminal.wait_for("read word")
+        terminal.type("hello\n")
+        terminal.wait_for("got-hello")
+
+
+def test_size_and_its_changes_reach_the_command() -> None:
+    script = "trap 'stty size; exit 5' WINCH; stty size; while :; do sleep 0.05; done"
+    with on_terminal("--", "bash", "-c", script, rows=33, columns=101) as terminal:
+        terminal.wait_for("33 101\r\n")
+        terminal.resize(44, 132)
+        terminal.wait_for("44 132\r\n")
+        assert terminal.end() == 5
+
+
+def test_standard_streams_are_the_terminal() -> None:
+    with on_terminal("--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && : >/dev/tty && echo all; tty") as terminal:
+        terminal.wait_for("all\r\n")
+        assert terminal.end() == 0
+
+
+def test_an_interactive_shell_inside_has_job_control() -> None:
+    with on_terminal("--", "bash", "--norc", "-i") as terminal:
+        terminal.wait_for(r"\$ ")
+        assert b"no job control" not in terminal.shown
+        terminal.type("sleep 60\n")
+        until(lambda: find(terminal.pid, "sleep"))
+        terminal.type("\x1a")
+        terminal.wait_for("Stopped")
+        terminal.type("fg\n")
+        terminal.wait_for("sleep 60\r\n")
+        terminal.type("\x03")
+        terminal.wait_for(r"\$ ")
+        terminal.type("exit 6\n")
+        assert terminal.end() == 6
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["stty raw -echo; kill -9 $$", "stty raw -echo; exit 0", "set -m; stty -echo; (exec sleep 60); exit 0"],
+    ids=["killed", "ended", "killed in a group of its own"],
+)
+def test_the_terminal_is_given_back_as_it_was(script: str) -> None:
+    outer = f'before=$(stty -g); {RUN} --timeout 2 -- bash -c "$0"; after=$(stty -g); read word; echo "$word:$before:$after"'
+    with Pty(["/bin/sh", "-c", outer, script]) as terminal:
+        terminal.type("word\n")
+        found = terminal.wait_for(r"word:([0-9a-f:]+)\r\n")
+        settings = found[1].decode().split(":")
+        assert settings[: len(settings) // 2] == settings[len(settings) // 2 :]
+        terminal.end()
+
+
+def test_the_command_cannot_type_for_its_caller() -> None:
+    with on_terminal("--", "/usr/bin/python3", "-c", TYPE_FOR_CALLER) as terminal:
+        terminal.wait_for("all refused")
+        assert terminal.end() == 0
+
+
+def test_the_callers_terminal_closes_and_nothing_is_left() -> None:
+    terminal = on_terminal("--", "sh", "-c", "echo up; exec sleep 60")
+    terminal.wait_for("up\r\n")
+    sleeping = until(lambda: find(terminal.pid, "sleep"))
+    os.close(terminal.fd)
+    os.waitpid(terminal.pid, 0)
+    until(lambda: not os.path.exists(f"/proc/{sleeping}"))
