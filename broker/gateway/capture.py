@@ -20,6 +20,7 @@ from broker.wire.sniff import Protocol, sniff
 
 DNS_PORT, PROXY_PORT = 53, 3128
 GATES = frozenset({"198.19.255.1", "fd77:6963:6b65:7400::1"})  # the bridge's own addresses: netns.bridge
+ASKED = 4096  # authorities that a session's addresses were found to mean; a name keeps its address for life
 FIRST_BYTES = 16 * 1024
 # A client of an authority that no rule allows has nothing to wait for, unless it speaks first and can be told why.
 HOPELESS_SECONDS = 0.5
@@ -31,7 +32,6 @@ def capture(session: Session, sock: socket.socket, wanted: tuple[str, int]) -> N
     if port == DNS_PORT:
         StreamNames(session.reactor, session, sock, format_wanted(host, port))
         return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if port == PROXY_PORT and host in GATES:
         session.reactor.add(sock.fileno(), lambda _events: None)
         proxy = HttpConnection(
@@ -84,9 +84,17 @@ class _Refilled:
 
 
 def _asked(session: Session, host: str, port: int) -> Authority:
+    known = session.asked.get((host, port))
+    if known is not None:
+        return known
     address = ip_address(host)
     name = session.zone.name_of(address) if isinstance(address, IPv4Address) else None
-    return Authority(name if name is not None else address, port)
+    if name is None:
+        return Authority(address, port)  # not remembered: it may be given to a name later
+    found = Authority(name, port)
+    if len(session.asked) < ASKED:
+        session.asked[host, port] = found
+    return found
 
 
 class Captured:

@@ -33,12 +33,12 @@ class Dialled:
     """A connected, non-blocking socket that the reactor already watches, and the address it is connected to."""
 
     sock: socket.socket
-    address: Address
+    address: str
     port: int
+    events: int  # what the reactor said of it, beyond that it is connected
 
     def __str__(self) -> str:
-        host = str(self.address)
-        return f"{host}:{self.port}" if self.address.version == 4 else f"[{host}]:{self.port}"
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 type Done = Callable[[Dialled | Refusal], None]
@@ -93,7 +93,7 @@ class Dialler:
 class Dialling:
     """One attempt, over the judged addresses in turn."""
 
-    __slots__ = ("_address", "_addresses", "_deadline", "_done", "_port", "_reactor", "_seconds", "_sock", "_timer")
+    __slots__ = ("_address", "_addresses", "_deadline", "_done", "_port", "_reactor", "_seconds", "_sock", "deadline")
 
     def __init__(self, reactor: Reactor, port: int, seconds: float, done: Done) -> None:
         self._reactor = reactor
@@ -101,9 +101,9 @@ class Dialling:
         self._seconds = seconds
         self._done: Done | None = done
         self._addresses: list[Address] = []
-        self._address: Address | None = None  # the one being tried
+        self._address = ""  # the one being tried
         self._sock: socket.socket | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self.deadline = 0.0
 
     @property
     def pending(self) -> bool:
@@ -115,13 +115,13 @@ class Dialling:
         if self._done is None:
             return
         self._addresses = list(reversed(addresses))
-        self._timer = self._reactor.later(self._seconds, self._expire)
+        self.deadline = self._reactor.now + self._seconds
+        self._reactor.watch(self)
         self._next(None)
 
     def finish(self, outcome: Dialled | Refusal) -> None:
         """Report once."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._reactor.unwatch(self)
         done, self._done = self._done, None
         if done is not None:
             self._reactor.call(done, outcome)
@@ -134,11 +134,11 @@ class Dialling:
     def cancel(self) -> None:
         """Stop without a report."""
         self._done = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._reactor.unwatch(self)
         self._drop()
 
-    def _expire(self) -> None:
+    def on_deadline(self, _events: int) -> None:
+        """The time for all addresses together is over."""
         self._drop()
         self.finish(Refusal(Reason.CONNECT_TIMEOUT, f"not connected within {self._seconds:g} s"))
 
@@ -147,12 +147,13 @@ class Dialling:
         if not self._addresses:
             self.finish(failure or Refusal(Reason.UNREACHABLE, "no address to dial"))
             return
-        address = self._addresses.pop()
-        family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+        candidate = self._addresses.pop()
+        family = socket.AF_INET if isinstance(candidate, IPv4Address) else socket.AF_INET6
+        address = str(candidate)
         try:
             self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = self._sock.connect_ex((str(address), self._port))
+            code = self._sock.connect_ex((address, self._port))
         except OSError as error:
             self._next(_failure(error.errno, address))
             return
@@ -164,7 +165,7 @@ class Dialling:
 
     def _connected(self, events: int) -> None:
         address = self._address
-        if self._sock is None or address is None or not events & (OUT | HANGUP):
+        if self._sock is None or not events & (OUT | HANGUP):
             return
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -178,13 +179,13 @@ class Dialling:
             sock.close()
             self._next(_failure(error.errno, address))
             return
-        if peer[1] != self._port or (peer[0] != str(address) and ip_address(peer[0].partition("%")[0]) != address):
+        if peer[1] != self._port or (peer[0] != address and ip_address(peer[0]) != ip_address(address)):
             # Something on this host redirected the connection: it is not the one that was judged.
             self._reactor.remove(sock.fileno())
             sock.close()
             self.finish(Refusal(Reason.ADDRESS_REFUSED, f"connected to {peer[0]}, not to {address}"))
             return
-        self.finish(Dialled(sock, address, self._port))
+        self.finish(Dialled(sock, address, self._port, events))
 
     def _drop(self) -> None:
         if self._sock is not None:
@@ -194,6 +195,6 @@ class Dialling:
             self._sock = None
 
 
-def _failure(code: int | None, address: Address) -> Refusal:
+def _failure(code: int | None, address: str) -> Refusal:
     reason = _REASONS.get(code or 0, Reason.UNREACHABLE)
     return Refusal(reason, f"{address}: {errno.errorcode.get(code or 0, 'unknown error')}")

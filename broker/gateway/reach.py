@@ -101,7 +101,7 @@ class Reaching:
             self._drop()
             self._finish(Refusal(Reason.INTERNAL, f"TLS to the upstream cannot be set up: {error}"))
             return
-        self._dialled = Dialled(wrapped, dialled.address, dialled.port)
+        self._dialled = Dialled(wrapped, dialled.address, dialled.port, dialled.events)
         self._handshake = Handshake(reactor, wrapped, self._seconds, self._shaken)
         self._handshake.start()
 

@@ -71,6 +71,13 @@ class Reactor:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(fd)
 
+    def forget(self, fd: int) -> None:
+        """Stop calling the handler of a descriptor that is closed next: closing takes it out of the epoll (epoll(7)).
+
+        Only for sockets that nobody else holds; `remove` is for the others.
+        """
+        self._handlers.pop(fd, None)
+
     def again(self, fd: int, events: int) -> None:
         """Call the handler of `fd` again in the next turn: it stopped before EAGAIN, to let others have their turn."""
         handler = self._handlers.get(fd)

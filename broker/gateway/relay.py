@@ -109,13 +109,18 @@ class Tunnel:
         """Payload bytes taken by the client so far."""
         return self._down.moved
 
-    def start(self) -> None:
-        """Take both sockets over and move what is there already."""
+    def start(self, *, client: int = IN | HANGUP, upstream: int = IN | HANGUP) -> None:
+        """Take both sockets over and move what is there already.
+
+        `client` and `upstream` are the events that nobody has acted upon yet; when in doubt, all of them.
+        """
         self._reactor.replace(self._client.fileno(), self._client_event)
         self._reactor.replace(self._upstream.fileno(), self._upstream_event)
         self._reactor.watch(self)
-        self._pump(self._up)
-        self._pump(self._down)
+        if client & (IN | HANGUP) or self._up.pending:
+            self._pump(self._up, hangup=bool(client & HANGUP))
+        if upstream & (IN | HANGUP) or self._down.pending:
+            self._pump(self._down, hangup=bool(upstream & HANGUP))
 
     def end(self, reason: Reason, detail: str = "", *, clean: bool = False) -> None:
         """Close both sides; unless `clean`, with resets, so that nobody takes it for an end of data."""
@@ -124,7 +129,7 @@ class Tunnel:
             return
         self._reactor.unwatch(self)
         for sock in (self._client, self._upstream):
-            self._reactor.remove(sock.fileno())
+            self._reactor.forget(sock.fileno())
             if clean:
                 sock.close()
             else:
@@ -197,12 +202,12 @@ class Tunnel:
 
     def _finish(self, way: _Direction) -> None:
         way.done = True
-        with contextlib.suppress(OSError):
-            way.sink.shutdown(socket.SHUT_WR)
         if self._up.done and self._down.done:
             self.end(Reason.FINISHED, clean=True)
-        else:
-            self._half_closed = True
+            return
+        self._half_closed = True
+        with contextlib.suppress(OSError):
+            way.sink.shutdown(socket.SHUT_WR)
 
     def _breaks_client(self, way: _Direction, error: OSError) -> bool:
         # EPIPE comes from the side that is written to, anything else from the side that was read.

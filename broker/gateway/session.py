@@ -16,6 +16,7 @@ from broker.gateway.reactor import LISTENER, Reactor
 from broker.gateway.records import About, Recorder
 from broker.gateway.relay import reset
 from broker.gateway.upstreams import Upstreams
+from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied, Facts, Verdict, decide
 from broker.policy.grants import Grant, Spend
 from broker.policy.limits import Limits
@@ -74,6 +75,7 @@ class Session:
     zone: SyntheticZone = field(default_factory=SyntheticZone)
     upstreams: Upstreams = field(init=False)
     http_limits: HttpLimits = field(init=False)
+    asked: dict[tuple[str, int], Authority] = field(default_factory=dict)
     queries: int = 0
     _connections: set[Connection] = field(default_factory=set)
     _names: list[DatagramNames] = field(default_factory=list)
@@ -105,6 +107,7 @@ class Session:
         self._open = True
         self.recorder.session_event(Event.START)
         capture, *names = self.listeners
+        capture.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         self._names = [DatagramNames(self.reactor, self, sock) for sock in names]
         self.reactor.add(capture.fileno(), self._accept, LISTENER)
 

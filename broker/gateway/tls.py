@@ -10,7 +10,7 @@ from broker.audit.records import Plane
 from broker.gateway.dial import Dialled, Dialling
 from broker.gateway.inspect import InspectedConnection
 from broker.gateway.inspector import Inspector
-from broker.gateway.reactor import HANGUP
+from broker.gateway.reactor import HANGUP, IN
 from broker.gateway.records import About
 from broker.gateway.relay import Tunnel, reset
 from broker.gateway.session import Session
@@ -28,7 +28,18 @@ PEEK_BYTES = 64 * 1024
 class TlsConnection:
     """One TLS connection, from its first bytes to the end of its tunnel."""
 
-    __slots__ = ("_about", "_asked", "_dialling", "_enough", "_first", "_session", "_sock", "_tunnel", "deadline")
+    __slots__ = (
+        "_about",
+        "_asked",
+        "_dialling",
+        "_enough",
+        "_events",
+        "_first",
+        "_session",
+        "_sock",
+        "_tunnel",
+        "deadline",
+    )
 
     def __init__(self, session: Session, sock: socket.socket, asked: Authority, wanted: str) -> None:
         self._session = session
@@ -37,6 +48,7 @@ class TlsConnection:
         self._about = About(Plane.SPLICE, wanted, scheme="https", authority=str(asked))
         self._first = b""
         self._enough = 0
+        self._events = 0  # that came while the upstream was dialled
         self._dialling: Dialling | None = None
         self._tunnel: Tunnel | None = None
         self.deadline = session.reactor.now + session.limits.client_hello_seconds
@@ -69,12 +81,15 @@ class TlsConnection:
         if hello is not None:
             self._session.reactor.unwatch(self)
             # Judged once: whatever else happens on this socket waits for the tunnel, which looks at it again.
-            self._session.reactor.replace(self._sock.fileno(), _ignore)
+            self._session.reactor.replace(self._sock.fileno(), self._stirred)
             self._judge(hello)
         elif hangup:
             self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
         else:
             self._session.reactor.watch(self)
+
+    def _stirred(self, events: int) -> None:
+        self._events |= events
 
     def on_deadline(self, _events: int) -> None:
         """The hello took too long."""
@@ -160,7 +175,7 @@ class TlsConnection:
             watcher=self,
             meter=self._session.meter,
         )
-        self._tunnel.start()
+        self._tunnel.start(client=self._events | IN, upstream=outcome.events)
 
     def _refuse(self, refusal: Refusal) -> None:
         if refusal.reason.family is Family.END:
@@ -174,10 +189,6 @@ class TlsConnection:
         self._session.forget(self)
         self._session.reactor.remove(self._sock.fileno())
         reset(self._sock)
-
-
-def _ignore(_events: int) -> None:
-    """An event that comes while the upstream is dialled."""
 
 
 def _disagreement(asked: Authority, hello: ClientHello) -> Refusal | None:
