@@ -150,17 +150,28 @@ ensure_python() {
     esac
 }
 
-# Makes the environment $1 with the interpreter $2 when its stamp does not match the lock, the project file and the
-# interpreter. The stamp is written last: an interrupted set-up is done again.
+# Makes the environment $1 with the interpreter $2 anew when the lock or the interpreter has changed, and installs the
+# project into it again when only the project file has. Stamps are written last: an interrupted set-up is done again.
 ensure_venv() {
-    stamp=$({ "$2" -VV; echo "$root"; cat requirements/dev.lock pyproject.toml; } | cksum)
-    [ "$(cat "$1/stamp" 2>/dev/null || :)" != "$stamp" ] || return 0
-    say "Making $1 with $("$2" -V) ..."
-    "$2" -m venv --clear "$1" || die "$2 cannot make a virtual environment in $1."
-    "$1/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.lock >&2 &&
-        "$1/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e . >&2 ||
-        die "The locked packages could not be installed into $1; pip's message above says why."
-    echo "$stamp" >"$1/stamp"
+    lock_stamp=$({ "$2" -VV; echo "$root"; cat requirements/dev.lock; } | cksum)
+    if [ "$(cat "$1/lock.stamp" 2>/dev/null || :)" != "$lock_stamp" ]; then
+        say "Making $1 with $("$2" -V) ..."
+        "$2" -m venv --clear "$1" || die "$2 cannot make a virtual environment in $1."
+        pip_into "$1" --require-hashes -r requirements/dev.lock
+        echo "$lock_stamp" >"$1/lock.stamp"
+    fi
+    project_stamp=$(cksum <pyproject.toml)
+    if [ "$(cat "$1/project.stamp" 2>/dev/null || :)" != "$project_stamp" ]; then
+        pip_into "$1" --no-deps --no-build-isolation -e .
+        echo "$project_stamp" >"$1/project.stamp"
+    fi
+}
+
+pip_into() {
+    place=$1
+    shift
+    "$place/bin/python" -m pip install -qq --disable-pip-version-check "$@" >&2 ||
+        die "The locked packages could not be installed into $place; pip's message above says why."
 }
 
 # Everything the groups $@ need, and the environment .venv.
