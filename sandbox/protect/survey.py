@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sandbox.protect.names import GIT_FROZEN, HELD, in_dependency_tree, is_git, is_set_aside, looks_like_git_directory
 
-SURVEY_ENTRIES, SURVEY_DEPTH = 50_000, 4  # what a start may cost; `settle` does not depend on a complete survey
+SURVEY_ENTRIES, SURVEY_DEPTH = 20_000, 4  # what a start may cost; `settle` does not depend on a complete survey
 WALK_ENTRIES, WALK_DEPTH = 5_000_000, 64
 MAX_TEXT = 1 << 20
 # File systems keep change times as coarsely as this.
