@@ -1,6 +1,6 @@
 """What a rule does beside the others: rules that can never act are errors, surprises are warnings.
 
-Works on built rules. Time grows with the number of rules, not with its square (everything goes through `HostIndex`).
+Works on built rules. Time grows with the number of rules, not with its square (everything goes through `RuleIndex`).
 """
 
 from collections.abc import Sequence
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from broker.policy.address_registry import Opening
 from broker.policy.addresses import AddressClass, classify_address, judge_answers
 from broker.policy.hosts import HostKind, HostPattern
-from broker.policy.index import HostIndex
 from broker.policy.problems import Mistake, Severity, quote
 from broker.policy.reading import Findings
 from broker.policy.reasons import Refusal
-from broker.policy.rules import Action, Rule, TlsMode, index_rules
+from broker.policy.rules import Action, Rule, RuleIndex, TlsMode, index_rules
 from broker.policy.schema import RuleText
 from broker.policy.suffixes import shared_suffix
 
@@ -64,7 +63,7 @@ def _check_networks(text: RuleText, rule: Rule, findings: Findings) -> None:
             findings.note(Severity.WARNING, text.where, where, seen)
 
 
-def _check_shadowed(text: RuleText, rule: Rule, deny: HostIndex[Rule], findings: Findings) -> None:
+def _check_shadowed(text: RuleText, rule: Rule, deny: RuleIndex, findings: Findings) -> None:
     """An allow rule of which nothing is left is a mistake; one of which a host is left out is worth a warning."""
     if not deny:
         return
@@ -86,7 +85,7 @@ def _check_shadowed(text: RuleText, rule: Rule, deny: HostIndex[Rule], findings:
             findings.note(Severity.WARNING, text.where, (*text.path, "hosts", index), part)
 
 
-def _shadow(host: HostPattern, rule: Rule, deny: HostIndex[Rule]) -> Rule | None:
+def _shadow(host: HostPattern, rule: Rule, deny: RuleIndex) -> Rule | None:
     for denial in deny.covering(host):
         ports = denial.ports is None or (rule.ports is not None and rule.ports <= denial.ports)
         if denial.enforce and ports and not denial.judges_requests:
@@ -94,7 +93,7 @@ def _shadow(host: HostPattern, rule: Rule, deny: HostIndex[Rule]) -> Rule | None
     return None
 
 
-def _check_planes(text: RuleText, rule: Rule, allow: HostIndex[Rule], findings: Findings) -> None:
+def _check_planes(text: RuleText, rule: Rule, allow: RuleIndex, findings: Findings) -> None:
     """The same pattern spliced and inspected: inspect is chosen, so the splice rule would do nothing for TLS."""
     if rule.tls is not TlsMode.SPLICE:
         return
@@ -108,7 +107,7 @@ def _check_planes(text: RuleText, rule: Rule, allow: HostIndex[Rule], findings: 
                 break
 
 
-def _check_unseen_denials(text: RuleText, rule: Rule, deny: HostIndex[Rule], findings: Findings) -> None:
+def _check_unseen_denials(text: RuleText, rule: Rule, deny: RuleIndex, findings: Findings) -> None:
     if rule.tls is not TlsMode.SPLICE or not deny:
         return
     for index, host in enumerate(rule.hosts):

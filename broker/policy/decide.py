@@ -14,7 +14,7 @@ Precedence, first match wins (each neighbouring pair has a test; `PRECEDENCE` na
 
 Denials 5 to 8 become `observed` allows where the policy observes or the rule is shadowed (`enforce = false`), except
 for what cannot be carried; 1 to 4 never do. Among allow rules the most specific host pattern is asked first
-(`HostIndex`), so it gives the plane; a rule of another plane never allows a TLS connection or a request inside it.
+(`RuleIndex`), so it gives the plane; a rule of another plane never allows a TLS connection or a request inside it.
 
 Nothing here reads a clock, logs or waits. Budgets are judged apart (`grants.check_budget`), addresses by the guard.
 """
@@ -25,11 +25,10 @@ from typing import Final
 
 from broker.policy.facts import Facts, Scheme, Stage
 from broker.policy.grants import Grant
-from broker.policy.index import HostIndex
 from broker.policy.match import Step, deny_hits, step_of
 from broker.policy.names import classify_name, is_public_resolver
 from broker.policy.reasons import Reason
-from broker.policy.rules import Mode, Network, Policy, Rule, TlsMode
+from broker.policy.rules import Mode, Network, Policy, Rule, RuleIndex, TlsMode
 from broker.policy.wording import describe_deny, describe_miss
 
 __all__ = ["OBSERVER", "PRECEDENCE", "Allowed", "Denied", "Facts", "Scheme", "Stage", "Verdict", "decide"]
@@ -148,12 +147,12 @@ def _plane(facts: Facts) -> TlsMode | None:
 
 
 def _judge(
-    facts: Facts, allow: HostIndex[Rule], deny: HostIndex[Rule], plane: TlsMode | None, grant: Grant | None = None
+    facts: Facts, allow: RuleIndex, deny: RuleIndex, plane: TlsMode | None, grant: Grant | None = None
 ) -> Allowed | Denied:
     """Ask one set of rules: deny rules beat allow rules, then the closest allow rule decides."""
     chosen = nearest = shadow = None
     furthest = Step.HOST
-    for rule in allow.find(facts.authority.host):
+    for rule in allow.candidates(facts):
         step = step_of(rule, facts, plane)
         if step is Step.MATCH:
             chosen = rule
@@ -175,10 +174,10 @@ def _judge(
     return missed if shadow is None else Allowed(shadow, Reason.OBSERVED, missed)
 
 
-def _deny_hit(facts: Facts, deny: HostIndex[Rule], plane: TlsMode | None) -> Rule | None:
+def _deny_hit(facts: Facts, deny: RuleIndex, plane: TlsMode | None) -> Rule | None:
     """Return the deny rule that applies, an enforced one before a shadowed one."""
     recorded = None
-    for rule in deny.find(facts.authority.host):
+    for rule in deny.candidates(facts):
         if deny_hits(rule, facts, plane):
             if rule.enforce:
                 return rule
@@ -209,7 +208,7 @@ def _observed(verdict: Verdict, facts: Facts, policy: Policy) -> Verdict:
 def _carrier(facts: Facts, policy: Policy) -> Rule:
     """Return the rule that gives an observed connection its plane: the policy's own for this host and port, if any."""
     plane = _plane(facts)
-    for rule in policy.allow.find(facts.authority.host):
+    for rule in policy.allow.candidates(facts):
         if step_of(rule, facts, plane) > Step.PLANE:
             return rule
     return OBSERVER

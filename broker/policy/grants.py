@@ -10,11 +10,10 @@ from enum import Enum
 from typing import NewType
 
 from broker.policy.hosts import HostPattern
-from broker.policy.index import HostIndex
 from broker.policy.paths import PathPattern
 from broker.policy.queries import QueryPattern
 from broker.policy.reasons import Reason
-from broker.policy.rules import Action, Network, Policy, Rule, index_rules
+from broker.policy.rules import Action, Network, Policy, Rule, RuleIndex, index_rules
 
 GrantId = NewType("GrantId", str)
 CallId = NewType("CallId", str)
@@ -53,8 +52,8 @@ class Grant:
     issued_at: float
     expires_at: float
     budgets: Budgets = field(default_factory=Budgets)
-    allow: HostIndex[Rule] = field(init=False, compare=False, repr=False)
-    deny: HostIndex[Rule] = field(init=False, compare=False, repr=False)
+    allow: RuleIndex = field(init=False, compare=False, repr=False)
+    deny: RuleIndex = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.issued_at < self.expires_at < float("inf"):

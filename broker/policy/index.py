@@ -4,11 +4,14 @@ Order is part of the meaning: an exact host or address first, then `?.x`, then `
 entries of the same pattern stay in the order given. This is the one place where "more specific" is defined.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from broker.policy.addresses import Address
 from broker.policy.hosts import HostKind, HostPattern
 from broker.policy.names import HostName
+
+
+type Place = tuple[HostKind, HostName | Address]
 
 
 class HostIndex[T]:
@@ -55,6 +58,32 @@ class HostIndex[T]:
             if parent in any_depth:
                 found += any_depth[HostName(parent)]
             parent = parent.partition(".")[2]
+        return found
+
+    def buckets(self) -> Iterator[tuple[Place, tuple[T, ...]]]:
+        """Return the entries of each pattern with the place of the pattern."""
+        for kind, level in (
+            (HostKind.EXACT, self._exact),
+            (HostKind.ONE_LABEL, self._one_label),
+            (HostKind.ANY_DEPTH, self._any_depth),
+        ):
+            for host, entries in level.items():
+                yield (kind, host), entries
+
+    def find_buckets(self, host: HostName | Address) -> list[tuple[Place, tuple[T, ...]]]:
+        """Return what `find` returns, apart for each pattern, with the places that `buckets` gives."""
+        found: list[tuple[Place, tuple[T, ...]]] = []
+        if host in self._exact:
+            found.append(((HostKind.EXACT, host), self._exact[host]))
+        if not self._wild or not isinstance(host, str):
+            return found
+        parent = HostName(host.partition(".")[2])
+        if parent in self._one_label:
+            found.append(((HostKind.ONE_LABEL, parent), self._one_label[parent]))
+        while parent:
+            if parent in self._any_depth:
+                found.append(((HostKind.ANY_DEPTH, parent), self._any_depth[parent]))
+            parent = HostName(parent.partition(".")[2])
         return found
 
     def covering(self, pattern: HostPattern) -> tuple[T, ...]:
