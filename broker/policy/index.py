@@ -10,7 +10,6 @@ from broker.policy.addresses import Address
 from broker.policy.hosts import HostKind, HostPattern
 from broker.policy.names import HostName
 
-
 type Place = tuple[HostKind, HostName | Address]
 
 
