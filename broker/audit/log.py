@@ -341,6 +341,9 @@ class AuditLog:
         line, head = opening_line(self.name, number, self._now(), self._head, self._committed)
         try:
             file.write(line)
+            if self._settings.sync is SyncPolicy.ALWAYS:
+                file.sync()
+                os.fsync(self._directory)  # the name, too, has to survive a power cut
         except OSError:
             file.discard()
             raise
