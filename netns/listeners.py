@@ -32,20 +32,25 @@ class Listeners:
             one.close()
 
 
-def open_listeners(*, ipv6: bool) -> Listeners:
-    """Open them in the calling thread's network namespace (the bridge)."""
-    capture = _capture(ipv6=ipv6)
+def open_listeners(*, ipv6: bool, port: int = 0) -> Listeners:
+    """Open them in the calling thread's network namespace (the bridge).
+
+    `port` is the capture listener's: 0 for a new bridge, the same as before where the bridge's rules name one already.
+    """
+    capture = _capture(port, ipv6=ipv6)
     families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)
     return Listeners(capture, tuple(_names(family) for family in families), capture.getsockname()[1])
 
 
-def _capture(*, ipv6: bool) -> socket.socket:
+def _capture(port: int, *, ipv6: bool) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     if ipv6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.IPPROTO_IPV6, IPV6_TRANSPARENT, 1)
     listener.setsockopt(socket.IPPROTO_IP, IP_TRANSPARENT, 1)
-    listener.bind(("::" if ipv6 else "0.0.0.0", 0))  # noqa: S104  every address of the bridge is ours
+    # A connection of a former broker to the very same port may still be in TIME_WAIT.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("::" if ipv6 else "0.0.0.0", port))  # noqa: S104  every address of the bridge is ours
     listener.listen(BACKLOG)
     return listener
 

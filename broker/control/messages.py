@@ -4,18 +4,27 @@ One JSON object a message. The listening sockets travel with `Attach` (SCM_RIGHT
 name server's. The connection is the session's lease.
 """
 
+from typing import Annotated
+
 import msgspec
 
 MAX_MESSAGE = 64 * 1024
 MAX_DESCRIPTORS = 8
 
 
+# Ids are the runner's and the agent server's own; they stand in paths, in the log and on command lines. The pattern
+# ends by a look-ahead, because `$` lets a line end pass in Python and `\Z` means nothing in ECMA-262, which JSON Schema
+# patterns are written in.
+type Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(?![\s\S])")]
+type MaybeId = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._:-]{0,127})?(?![\s\S])")]
+
+
 class Attach(msgspec.Struct, tag="attach", forbid_unknown_fields=True, frozen=True):
     """Runner → broker: serve these listeners as this session."""
 
-    session: str
-    call: str = ""
-    grant: str = ""
+    session: Id
+    call: MaybeId = ""
+    grant: MaybeId = ""
 
 
 class Finish(msgspec.Struct, tag="finish", forbid_unknown_fields=True, frozen=True):
@@ -41,6 +50,16 @@ class Rejected(msgspec.Struct, tag="rejected", forbid_unknown_fields=True, froze
     detail: str
 
 
+class Ended(msgspec.Struct, tag="ended", forbid_unknown_fields=True, frozen=True):
+    """Broker → runner: the session is not served any more, though the runner did not ask. The connection closes.
+
+    `egress_off`: it may attach again, and will be served once egress is on. Other reasons are final.
+    """
+
+    reason: str
+    detail: str
+
+
 class Finished(msgspec.Struct, tag="finished", forbid_unknown_fields=True, frozen=True):
     """Broker → runner: the session's counts, and where its log is."""
 
@@ -51,8 +70,8 @@ class Finished(msgspec.Struct, tag="finished", forbid_unknown_fields=True, froze
 
 
 type FromRunner = Attach | Finish
-type FromBroker = Greeting | Attached | Rejected | Finished
+type FromBroker = Greeting | Attached | Rejected | Ended | Finished
 
 encode = msgspec.json.Encoder().encode
 decode_from_runner = msgspec.json.Decoder(Attach | Finish).decode
-decode_from_broker = msgspec.json.Decoder(Greeting | Attached | Rejected | Finished).decode
+decode_from_broker = msgspec.json.Decoder(Greeting | Attached | Rejected | Ended | Finished).decode

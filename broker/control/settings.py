@@ -11,8 +11,9 @@ from broker.policy.rules import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`state`: the directory that holds the log. `certificates` are PEM texts that upstreams may be trusted by too, `fixed`
-    replaces name look-ups for some authorities.
+    """`state`: the directory that holds the log. `certificates`: PEM texts that upstreams may be trusted by too.
+
+    `fixed` replaces name look-ups for some authorities.
     """
 
     policy: Policy

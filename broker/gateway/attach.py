@@ -1,15 +1,18 @@
 """Sessions that a runner hands over. The connection is the lease: when it closes, the session ends."""
 
+import contextlib
 import os
 import socket
 
 import msgspec
 
+from broker.audit.errors import AuditUnavailable
 from broker.control.messages import (
     MAX_DESCRIPTORS,
     MAX_MESSAGE,
     Attach,
     Attached,
+    Ended,
     Finish,
     Finished,
     FromBroker,
@@ -57,42 +60,57 @@ class AttachConnection:
 
     def close(self) -> None:
         """End the lease."""
+        if self._connection.fileno() < 0:
+            return
         self._broker.reactor.remove(self._connection.fileno())
         self._connection.close()
-        if self._session is not None:
-            self._broker.close_session(self._session, Reason.SESSION_ENDED, "the runner has gone")
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            self._broker.close_session(session, Reason.SESSION_ENDED, "the runner has gone")
         self._broker.lease_ended()
+
+    def _on_close(self, reason: Reason, detail: str) -> None:
+        """The broker has closed the session: the runner must know, because the sandbox has no network now."""
+        if self._session is None:
+            return
+        self._session = None
+        with contextlib.suppress(OSError):
+            self._send(Ended(str(reason), detail))
+        self.close()
 
     def _receive(self, message: bytes, descriptors: list[int], *, cut: bool) -> None:
         sockets: list[socket.socket] = []
         try:
-            received = decode_from_runner(message)
+            sockets = _adopt(descriptors)  # first, so that they are closed whatever the message is
             if cut:
                 raise Refusal(Reason.BAD_REQUEST, "the message was cut short")
-            sockets = _adopt(descriptors)
+            received = decode_from_runner(message)
             match received:
                 case Attach():
                     self._attach(received, sockets)
                 case Finish(refused):
                     self._finish(refused)
-        except (msgspec.ValidationError, msgspec.DecodeError, CertsError, Refusal, OSError) as error:
-            for one in sockets:
-                one.close()
-            reason = error.reason if isinstance(error, Refusal) else Reason.BAD_REQUEST
-            self._send(Rejected(str(reason), error.detail if isinstance(error, Refusal) else str(error)))
+            if not isinstance(received, Attach):
+                _close(sockets)
+        except (msgspec.DecodeError, AuditUnavailable, CertsError, Refusal, OSError) as error:
+            _close(sockets)
+            reason, detail = _why_rejected(error)
+            self._send(Rejected(str(reason), detail))
 
     def _attach(self, attach: Attach, sockets: list[socket.socket]) -> None:
         if self._session is not None:
             raise Refusal(Reason.BAD_REQUEST, "this connection carries a session already")
         if len(sockets) not in LISTENERS:
             raise Refusal(Reason.BAD_REQUEST, f"{len(sockets)} listeners instead of {LISTENERS.start} or more")
+        _check_listeners(sockets)
         identity = Identity(session=attach.session, call=attach.call)
-        self._session = self._broker.open_session(identity, attach.grant, sockets)
+        session = self._broker.open_session(identity, attach.grant, sockets)
+        session.on_close = self._on_close
+        self._session = session
         self._send(Attached())
 
     def _finish(self, refused: int) -> None:
-        session, self._session = self._session, None
+        session, self._session = self._session, None  # so that `_on_close` is told nothing new
         if session is None:
             raise Refusal(Reason.BAD_REQUEST, "this connection carries no session")
         counts = session.recorder.counts
@@ -104,6 +122,30 @@ class AttachConnection:
 
     def _send(self, message: FromBroker) -> None:
         self._connection.send(encode(message))
+
+
+def _why_rejected(error: Exception) -> tuple[Reason, str]:
+    match error:
+        case Refusal(reason=reason, detail=detail):
+            return reason, detail
+        case AuditUnavailable():
+            return Reason.AUDIT_UNAVAILABLE, str(error)
+        case _:
+            return Reason.BAD_REQUEST, str(error)
+
+
+def _check_listeners(sockets: list[socket.socket]) -> None:
+    """Refuse what is no listener: accepting on it would fail for ever, in a turn that serves all other sessions too."""
+    capture, *names = sockets
+    internet = all(one.family in {socket.AF_INET, socket.AF_INET6} for one in sockets)
+    listens = capture.type is socket.SOCK_STREAM and capture.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not internet or not listens or any(one.type is not socket.SOCK_DGRAM for one in names):
+        raise Refusal(Reason.BAD_REQUEST, "expected a listening TCP socket, then UDP sockets")
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
 
 
 def _adopt(descriptors: list[int]) -> list[socket.socket]:

@@ -5,7 +5,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from broker.audit.errors import AuditUnavailable
@@ -20,7 +20,7 @@ from broker.gateway.reactor import Reactor
 from broker.gateway.records import Recorder
 from broker.gateway.resolve import Resolver
 from broker.gateway.session import Identity, Session
-from broker.policy.grants import Spend
+from broker.policy.grants import Grant
 from broker.policy.reasons import Reason, Refusal
 from broker.policy.rules import Policy
 
@@ -35,6 +35,8 @@ _GRANT_WORDS = {
     Event.EXHAUSTED: "the grant is used up",
 }
 LINKS_SECONDS = 10.0  # how old the knowledge of the host's own addresses may be
+LOOK_SECONDS = 5.0  # between looks at a grant's expiry
+CUT_REMEMBERED = 10_000  # ids of sessions that were ended by order
 
 type FindMeter = Callable[[str], Meter | None]
 
@@ -64,6 +66,8 @@ class Broker:
         self._find_meter = find_meter
         self._on_idle = on_idle
         self._sessions: dict[str, Session] = {}
+        self._cut: dict[str, None] = {}
+        self._expiring: set[Meter] = set()
         self._links = read_links()
         self._links_read = loop.time()
 
@@ -73,13 +77,16 @@ class Broker:
             raise Refusal(Reason.EGRESS_OFF, "egress is switched off by the server's policy")
         if identity.session in self._sessions:
             raise Refusal(Reason.BAD_REQUEST, "a session of this id is attached already")
-        meter = self._use_grant(grant_id)
+        if identity.session in self._cut:
+            raise Refusal(Reason.SESSION_ENDED, "the session was cut")
+        meter = self._use_grant(grant_id, identity)
+        call = identity.call or (meter.grant.call if meter is not None else "")
         recorder = Recorder(
             append=self.log.append,
             now=lambda: self.reactor.now,
             policy=self.policy.version,
             session=identity.session,
-            call=identity.call,
+            call=call,
             grant=grant_id,
         )
         session = Session(
@@ -97,8 +104,17 @@ class Broker:
             clock=time.time,
         )
         self._sessions[identity.session] = session
-        session.start()
+        try:
+            session.start()
+        except BaseException:
+            self.close_session(session, Reason.SESSION_ENDED, "it could not be started")
+            raise
         return session
+
+    @property
+    def sessions(self) -> Mapping[str, Session]:
+        """The open sessions by id."""
+        return self._sessions
 
     def change_policy(self, policy: Policy) -> None:
         """Put another policy in force: what is open is judged again; with the flag off nothing stays open."""
@@ -111,37 +127,77 @@ class Broker:
                 self.close_session(session, Reason.EGRESS_OFF, "egress was switched off")
         self.end_turn()
 
-    def end_grant(self, meter: Meter, reason: Reason) -> None:
-        """Cut what is open under a grant, on record. Its sessions stay, and are told why by each denial."""
-        event = _GRANT_EVENTS[reason]
-        grant = meter.grant
-        self.record(Record(kind=Kind.GRANT, event=event, grant=grant.id, call=grant.call, policy=self.policy.version))
+    def end_grant(self, meter: Meter, reason: Reason, *, process: str = "", detail: str = "") -> None:
+        """Cut what is open under a grant, on record. Its sessions stay, and are told why by each denial.
+
+        `process` and `detail` say who ended it, where somebody did.
+        """
+        event = _GRANT_EVENTS.get(reason)
+        if event is not None:
+            self.record_grant(event, meter.grant, process=process, detail=detail)
+        words = _GRANT_WORDS[event] if event is not None else "the grant's use cannot be put on record"
         for session in tuple(self._sessions.values()):
             if session.meter is meter:
-                session.end_connections(reason, _GRANT_WORDS[event])
+                session.end_connections(reason, words)
         self.end_turn()
 
-    def _use_grant(self, grant_id: str) -> Meter | None:
+    def record_grant(self, event: Event, grant: Grant, *, process: str = "", detail: str = "") -> None:
+        """Put on record what happened to a grant."""
+        self.record(
+            Record(
+                kind=Kind.GRANT,
+                event=event,
+                grant=grant.id,
+                call=grant.call,
+                policy=self.policy.version,
+                process=process,
+                detail=detail,
+            )
+        )
+
+    def cut_session(self, session: Session, detail: str) -> None:
+        """End a session by order: it may not attach again. `detail` says who gave the order."""
+        self._cut[session.identity.session] = None
+        while len(self._cut) > CUT_REMEMBERED:
+            del self._cut[next(iter(self._cut))]
+        self.close_session(session, Reason.SESSION_ENDED, detail)
+        self.end_turn()
+
+    def _use_grant(self, grant_id: str, identity: Identity) -> Meter | None:
         meter = self._find_meter(grant_id) if grant_id else None
         if meter is None:
             if grant_id or self.policy.require_grant:
                 raise Refusal(Reason.GRANT_MISSING, "no such grant" if grant_id else "the policy asks for a grant")
             return None
-        denied = meter.spend(Spend.USE)
+        if meter.grant.call and identity.call and identity.call != meter.grant.call:
+            raise Refusal(Reason.GRANT_MISSING, "the grant was issued for another call")
+        denied = meter.admit(identity.session)
         if denied is not None:
             raise Refusal(denied.reason, denied.detail)
         meter.on_end = self.end_grant
-        self.reactor.later(max(0.0, meter.expires_in()), lambda: self._expire(meter))
+        if meter not in self._expiring:
+            self._expiring.add(meter)
+            self._expire(meter)
         return meter
 
     def _expire(self, meter: Meter) -> None:
+        """End a grant's connections in time. The wall clock may be set meanwhile, so it is looked at repeatedly."""
+        left = meter.expires_in()
+        if left > 0:
+            self.reactor.later(min(left, LOOK_SECONDS), lambda: self._expire(meter))
+            return
+        self._expiring.discard(meter)
         if any(session.meter is meter for session in self._sessions.values()):
             self.end_grant(meter, Reason.GRANT_EXPIRED)
 
     def close_session(self, session: Session, reason: Reason, detail: str = "") -> None:
-        """End a session and all of its connections."""
-        self._sessions.pop(session.identity.session, None)
+        """End a session and all of its connections. Its lease, if it still has one, is told."""
+        if self._sessions.pop(session.identity.session, None) is None:
+            return
         session.close(reason, detail)
+        if session.meter is not None and reason is Reason.SESSION_ENDED:
+            session.meter.dismiss(session.identity.session)
+        session.on_close(reason, detail)
 
     def end_turn(self) -> None:
         """Put what was decided on record. Where that fails, no connection goes on."""

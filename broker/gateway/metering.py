@@ -1,10 +1,14 @@
 """A grant's budgets, counted while they are spent. Exact: what is counted is checked in the same step, in one thread.
 
 All sessions that attach with one grant share its meter. The meter decides nothing about hosts; it says "not any more".
+Where use has to outlive the process, a `Ledger` keeps it, and keeps it ahead: nothing is spent beyond what the ledger
+has on record already, so that a broker which dies without a word leaves a record that is never more generous than what
+was really used.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from broker.policy.decide import Denied
 from broker.policy.grants import Grant, Spend, Usage, check_budget, tokens_left
@@ -17,22 +21,82 @@ _WORDS = {
     Reason.GRANT_EXHAUSTED: "the grant is used up",
     Reason.RATE_LIMITED: "the grant's rate is used up for the moment",
 }
+_UNRECORDED = "the use of the grant cannot be put on record"
+
+
+class LedgerUnavailable(Exception):  # noqa: N818
+    """Use cannot be put on record; the message says why."""
+
+
+class Ledger(Protocol):
+    """Keeps the use of grants over the end of the process. Raises `LedgerUnavailable` where it cannot."""
+
+    def reserve(self, meter: "Meter") -> None:
+        """Put more on record than was used, and raise `meter.reserved` to it."""
+
+    def admit(self, meter: "Meter", session: str) -> None:
+        """Put on record that a session attached, with the use that it cost."""
+
+    def dismiss(self, meter: "Meter", session: str) -> None:
+        """Put on record that a session has ended for good."""
+
+
+def unreserved() -> Usage:
+    """The reservation of a meter that has no ledger: everything."""
+    return Usage(uses=UNBOUNDED, requests=UNBOUNDED, connections=UNBOUNDED, bytes_up=UNBOUNDED, bytes_down=UNBOUNDED)
 
 
 class Meter:
-    """Counts what one grant's sessions use. `on_end` is called when what is open must be cut, with the reason."""
+    """Counts what one grant's sessions use. `on_end` is called when what is open must be cut, with the reason.
 
-    __slots__ = ("_clock", "grant", "on_end", "usage")
+    `reserved` is how far each budget may be spent before the ledger is asked again; `sessions` are those that have
+    attached and not ended: they may attach again, after a broker's end, without a further use.
+    """
 
-    def __init__(self, grant: Grant, usage: Usage, clock: Callable[[], float]) -> None:
+    __slots__ = ("_clock", "_ledger", "_unrecorded", "grant", "on_end", "reserved", "sessions", "usage")
+
+    def __init__(
+        self,
+        grant: Grant,
+        usage: Usage,
+        clock: Callable[[], float],
+        *,
+        ledger: Ledger | None = None,
+        sessions: Iterable[str] = (),
+    ) -> None:
         self.grant = grant
         self.usage = usage
+        self.reserved = unreserved()
+        self.sessions = set(sessions)
         self.on_end: Callable[[Meter, Reason], None] = lambda _meter, _reason: None
         self._clock = clock
+        self._ledger = ledger
+        self._unrecorded = False
 
     def expires_in(self) -> float:
         """Seconds until the grant expires; negative when it has."""
         return self.grant.expires_at - self._clock()
+
+    def admit(self, session: str) -> Denied | None:
+        """Let a session attach, or say why not. It costs a use the first time."""
+        known = session in self.sessions
+        denied = self.spend(Spend.NOTHING if known else Spend.USE)
+        if denied is not None or known:
+            return denied
+        if self._ledger is not None:
+            try:
+                self._ledger.admit(self, session)
+            except LedgerUnavailable as error:
+                self.usage.uses -= 1
+                return _not_recorded(error)
+        self.sessions.add(session)
+        return None
+
+    def dismiss(self, session: str) -> None:
+        """A session has ended for good: its id is no longer known."""
+        self.sessions.discard(session)
+        if self._ledger is not None:
+            self._ledger.dismiss(self, session)
 
     def spend(self, what: Spend) -> Denied | None:
         """Count one, or say why not."""
@@ -45,8 +109,12 @@ class Meter:
             case Spend.USE:
                 usage.uses += 1
             case Spend.CONNECTION:
+                if usage.connections >= self.reserved.connections and (denied := self._reserve()):
+                    return denied
                 usage.connections += 1
             case Spend.REQUEST:
+                if usage.requests >= self.reserved.requests and (denied := self._reserve()):
+                    return denied
                 usage.requests += 1
                 if self.grant.budgets.rate is not None:
                     usage.tokens = tokens_left(self.grant, usage, now) - 1
@@ -58,14 +126,22 @@ class Meter:
     @property
     def room_up(self) -> int:
         """How many more bytes may come from the sandbox."""
-        bound = self.grant.budgets.bytes_up
-        return UNBOUNDED if bound is None else bound - self.usage.bytes_up
+        bound, used = self.grant.budgets.bytes_up, self.usage.bytes_up
+        if bound is None:
+            return UNBOUNDED
+        if bound > used >= self.reserved.bytes_up and self._reserve() is not None:
+            return 0
+        return min(bound, self.reserved.bytes_up) - used
 
     @property
     def room_down(self) -> int:
         """How many more bytes may go to the sandbox."""
-        bound = self.grant.budgets.bytes_down
-        return UNBOUNDED if bound is None else bound - self.usage.bytes_down
+        bound, used = self.grant.budgets.bytes_down, self.usage.bytes_down
+        if bound is None:
+            return UNBOUNDED
+        if bound > used >= self.reserved.bytes_down and self._reserve() is not None:
+            return 0
+        return min(bound, self.reserved.bytes_down) - used
 
     def count_up(self, count: int) -> None:
         """Count bytes that came from the sandbox."""
@@ -76,14 +152,28 @@ class Meter:
         self.usage.bytes_down += count
 
     def exhausted(self) -> None:
-        """Somebody wanted to move a byte that is not granted any more."""
-        self.on_end(self, Reason.GRANT_EXHAUSTED)
+        """Somebody wanted to move a byte that is not granted any more, or that cannot be put on record."""
+        self.on_end(self, Reason.AUDIT_UNAVAILABLE if self._unrecorded else Reason.GRANT_EXHAUSTED)
 
     def end(self, reason: Reason) -> None:
         """The grant ends: revoked, or expired."""
         if reason is Reason.GRANT_REVOKED:
             self.usage.revoked = True
         self.on_end(self, reason)
+
+    def _reserve(self) -> Denied | None:
+        assert self._ledger is not None  # without one everything is reserved
+        try:
+            self._ledger.reserve(self)
+        except LedgerUnavailable as error:
+            self._unrecorded = True
+            return _not_recorded(error)
+        self._unrecorded = False
+        return None
+
+
+def _not_recorded(error: LedgerUnavailable) -> Denied:
+    return Denied(Reason.AUDIT_UNAVAILABLE, None, f"{_UNRECORDED}: {error}")
 
 
 def metered(meter: Meter | None, read: Callable[[memoryview], int], view: memoryview, *, upward: bool) -> int:

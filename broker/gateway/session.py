@@ -73,6 +73,8 @@ class Session:
     meter: Meter | None = None
     clock: Callable[[], float]
     zone: SyntheticZone = field(default_factory=SyntheticZone)
+    on_close: Callable[[Reason, str], None] = lambda _reason, _detail: None
+    opened: float = 0.0  # seconds since the epoch
     upstreams: Upstreams = field(init=False)
     http_limits: HttpLimits = field(init=False)
     asked: dict[tuple[str, int], Authority] = field(default_factory=dict)
@@ -97,6 +99,11 @@ class Session:
         return self.policy.limits
 
     @property
+    def open_connections(self) -> int:
+        """How many connections of the sandbox are open."""
+        return len(self._connections)
+
+    @property
     def reachable(self) -> tuple[str, ...]:
         """What the session may reach, for a refusal that helps."""
         rules = self.grant.rules if self.grant is not None else self.policy.rules
@@ -105,6 +112,7 @@ class Session:
     def start(self) -> None:
         """Begin to accept. The first listener captures TCP, the others are the name server's."""
         self._open = True
+        self.opened = self.clock()
         self.recorder.session_event(Event.START)
         capture, *names = self.listeners
         capture.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
