@@ -30,6 +30,7 @@ from broker.wire.http1.heads import HTTP_10, RequestHead, ResponseHead, Version
 type Scheme = Literal["http", "https"]
 
 DEFAULT_PORTS: dict[Scheme, int] = {"http": 80, "https": 443}
+_FORWARDED, _PROXY = REQUEST_PREFIXES
 _PATH = re.compile(rb"/[!\"$-\[\]-~]*+|\*")
 
 
@@ -68,13 +69,16 @@ def format_request_head(  # noqa: PLR0913  (each is one fact about the request)
 def _request_fields(head: RequestHead, host: bytes) -> list[bytes]:
     lines: list[bytes] = []
     listed = head.connection - OWN_OPTIONS
-    for field in head.fields:
-        name = field[0].lower()
+    names = [field[0].lower() for field in head.fields]
+    # Most heads have nothing that must be looked for name by name: one look at all names together says so (with `find`,
+    # as `in` takes three times as long on bytes).
+    together = b"\n".join(names)
+    suspect = listed or max(together.find(b"_"), together.find(_FORWARDED), together.find(_PROXY)) >= 0
+    for field, name in zip(head.fields, names, strict=True):
         use = REQUEST_USES.get(name)
         if use is None:
-            if name in listed or name.startswith(REQUEST_PREFIXES) or (b"_" in name and is_second_spelling(name)):
-                continue
-            lines.append(b": ".join(field))
+            if not suspect or not (name in listed or name.startswith(REQUEST_PREFIXES) or is_second_spelling(name)):
+                lines.append(b": ".join(field))
         elif use is Use.HOST:
             lines.append(b"%b: %b" % (field[0], host))
         elif use is Use.LENGTH or use is Use.CODING:

@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import httptools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +13,6 @@ from broker.policy.reasons import Refusal
 from broker.wire.http1.events import ClientRefused, Event, Judge, SendUpstream
 from broker.wire.http1.exchange import Exchange
 from broker.wire.http1.heads import RequestHead
-
-httptools = pytest.importorskip("httptools")
 
 CASES = Path(__file__).parents[3] / "cases"
 ACCEPTED = tomllib.loads((CASES / "http1_requests_accepted.toml").read_text())["case"]
