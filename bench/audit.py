@@ -20,7 +20,8 @@ from broker.audit.checking import verify_directory
 from broker.audit.directory import open_directory
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.log import AuditLog, SyncPolicy
-from broker.audit.questions import Filter, search, show, summarise
+from broker.audit.neighbours import show
+from broker.audit.questions import Filter, search, summarise
 from broker.audit.records import Kind, Plane, Record, Verdict, encode_record
 from broker.audit.signing import load_public_keys
 from broker.policy.reasons import Reason

@@ -3,16 +3,21 @@
 records.py    the record as a value, its JSON form (pure)
 redaction.py  what is taken out of a record before it is written (pure)
 escaping.py   bounds and control characters (pure)
-chain.py      the hash chain, checkpoints and the verifier of one log (pure)
+chain.py      the hash chain and its checkpoints (pure)
+verifier.py   what was done to a log (pure)
 location.py   where the log lives (pure)
 directory.py  the log's directory: owner, modes, no links
-segments.py   the files of one log: names, creation, repair after a crash
+segments.py   the files of one log: names, creation
+repair.py     what a dead writer left is finished
 signing.py    the Ed25519 key that signs checkpoints
+outage.py     a time without a log
+settings.py   how a log is kept, what it counts
 writer.py     one file being written: whole batches or nothing
 log.py        the log as its callers see it
 keys.py       hosts, authorities and times in the form that records are found by (pure)
 index.py      an SQLite index over all logs, thrown away and rebuilt at will
-questions.py  search, summary, one record with its neighbours
+questions.py  search, summary
+neighbours.py one record with the lines around it
 checking.py   verification of a whole directory
 following.py  reading what is appended, as it is appended
 export.py     JSON Lines, CSV and OCSF (pure)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from broker.audit.chain import CheckSignature, Fault, Finding, LogVerifier, Position
 from broker.audit.segments import Segment, is_live, list_segments, open_segment
 from broker.audit.signing import check_signature
+from broker.audit.verifier import CheckSignature, Fault, Finding, LogVerifier, Position
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -12,9 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -24,73 +22,21 @@ import msgspec
 from broker.audit.chain import GENESIS, Checkpoint, opening_line, seal_all, signed_message
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditKeyError, AuditUnavailable
-from broker.audit.records import Event, Kind, Record, Verdict, encode_record, record_from
-from broker.audit.segments import Segment, repair_dead
+from broker.audit.outage import Outage
+from broker.audit.records import Event, Kind, Record, encode_record, record_from
+from broker.audit.repair import repair_dead
+from broker.audit.segments import Segment
+from broker.audit.settings import Counts, LogSettings, SyncPolicy
 from broker.audit.signing import Signer, load_signer
 from broker.audit.writer import FileLost, SegmentWriter
+
+__all__ = ["AuditLog", "Counts", "LogSettings", "SyncPolicy"]
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _BUFFER_BYTES: Final = 256 * 1024  # a caller that forgets to flush holds no more than this
 _BACKLOG_BYTES: Final = 1024 * 1024  # what is kept while nothing can be written
 _RETRY_SECONDS: Final = 0.2
-# Looked up once: a member of an Enum class costs more than the rest of a comparison.
-_DECISION: Final = Kind.DECISION
-_ALLOW: Final = Verdict.ALLOW
-_FAILURE: Final = Verdict.FAILURE
 _encode = msgspec.json.Encoder().encode
-
-
-class SyncPolicy(StrEnum):
-    """When the kernel is told to put the log on the disk. A killed process loses nothing in any of them."""
-
-    ALWAYS = "always"  # with every flush: survives a power cut, costs a disk write per turn
-    INTERVAL = "interval"  # by the caller's timer, which calls `sync`
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """How a log is kept. `clock` gives nanoseconds since the epoch, `monotonic` seconds."""
-
-    sync: SyncPolicy = SyncPolicy.INTERVAL
-    max_bytes: int = 64 * 1024 * 1024
-    checkpoint_seconds: float = 60.0
-    clock: Callable[[], int] = field(default=time.time_ns)
-    monotonic: Callable[[], float] = field(default=time.monotonic)
-
-
-@dataclass(slots=True)
-class Counts:
-    """Verdicts recorded since the log was opened, for a closing line. Not the truth: that is the log.
-
-    A failure was allowed first and counts there, too; what was allowed and then refused after all counts as denied.
-    """
-
-    allowed: int = 0
-    denied: int = 0
-    failures: int = 0
-
-    def add(self, record: Record) -> None:
-        """Count a decision, or the refusal or failure that ended an allowed one."""
-        verdict = record.verdict
-        if verdict is _ALLOW:
-            self.allowed += record.kind is _DECISION
-        elif verdict is _FAILURE:
-            self.failures += 1
-        elif verdict is not None:
-            self.denied += 1
-            self.allowed -= record.kind is not _DECISION
-
-
-@dataclass(slots=True)
-class _Outage:
-    """A time without a log: why, since when, what was turned away."""
-
-    cause: str
-    since: float
-    retry_at: float
-    refused: int = 0
-    dropped: int = 0
 
 
 class AuditLog:
@@ -106,7 +52,7 @@ class AuditLog:
         self._number = 0  # of the last record appended
         self._committed = 0  # of the last record written
         self._head = GENESIS
-        self._outage: _Outage | None = None
+        self._outage: Outage | None = None
         self._signer: Signer | None = None
         self._decided = False
         self._signed_number = 0
@@ -283,11 +229,11 @@ class AuditLog:
         now = self._settings.monotonic()
         cause = f"the audit log cannot be written: {error.strerror}"
         if self._outage is None:
-            self._outage = _Outage(cause, since=now, retry_at=0.0)
+            self._outage = Outage(cause, since=now, retry_at=0.0)
         self._outage.cause, self._outage.retry_at = cause, now + _RETRY_SECONDS
         raise AuditUnavailable(cause) from error
 
-    def _admit(self, outage: _Outage, record: Record) -> None:
+    def _admit(self, outage: Outage, record: Record) -> None:
         """Let a record in during an outage, or raise `AuditUnavailable`."""
         try:
             self._retry(outage)
@@ -299,7 +245,7 @@ class AuditLog:
                 outage.dropped += 1
                 raise
 
-    def _retry(self, outage: _Outage) -> None:
+    def _retry(self, outage: Outage) -> None:
         """Write the backlog and a line that tells of the gap, or raise `AuditUnavailable`."""
         now = self._settings.monotonic()
         if now < outage.retry_at:
@@ -310,10 +256,7 @@ class AuditLog:
                 self._begin_file()
             except OSError as error:
                 self._fail(error)
-        detail = (
-            f"{outage.cause}; for {now - outage.since:.1f} s; decisions refused: {outage.refused}, "
-            f"records written late: {len(self._bodies)}, records dropped: {outage.dropped}"
-        )
+        detail = outage.tell(now, len(self._bodies))
         self._buffer(_encode(Checkpoint(kind=Kind.CHECKPOINT, event=Event.GAP, detail=detail)))
         try:
             self._write(sync=self._settings.sync is SyncPolicy.ALWAYS)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from broker.audit.chain import Checkpoint, Position
+from broker.audit.chain import Checkpoint
 from broker.audit.checking import Report, verify_directory
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditError
@@ -23,9 +23,11 @@ from broker.audit.export import FORMATS
 from broker.audit.following import POLL_SECONDS, Follower
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.location import NoStateDirectory, audit_directory, default_state_dir
-from broker.audit.questions import Filter, every, parse_moment, search, show, summarise
+from broker.audit.neighbours import show
+from broker.audit.questions import Filter, every, parse_moment, search, summarise
 from broker.audit.records import Entry
 from broker.audit.signing import load_public_keys, parse_public_key
+from broker.audit.verifier import Position
 from wicketgate.commands.audit_text import entry_line, neighbourhood_lines, report_lines, summary_lines
 
 _VERDICTS = ("allow", "deny", "failure")

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from broker.audit.chain import Checkpoint
 from broker.audit.checking import Report
 from broker.audit.escaping import escape
-from broker.audit.questions import Neighbourhood, SummaryRow
+from broker.audit.neighbours import Neighbourhood
+from broker.audit.questions import SummaryRow
 from broker.audit.records import Entry
 
 _WIDE = 4096

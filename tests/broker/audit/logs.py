@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from broker.audit.chain import Position
 from broker.audit.checking import Report, verify_directory
 from broker.audit.directory import open_directory
 from broker.audit.log import AuditLog
 from broker.audit.records import Event, Kind, Plane, Record, Verdict
 from broker.audit.signing import load_public_keys
+from broker.audit.verifier import Position
 from broker.policy.reasons import Reason
 
 

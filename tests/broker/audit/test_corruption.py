@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.audit.chain import Position, seal, split_line
+from broker.audit.chain import seal, split_line
+from broker.audit.verifier import Position
 from tests.broker.audit.logs import files, verify, write_log
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases" / "audit_corruption.toml").read_text())["case"]

@@ -12,7 +12,8 @@ from broker.audit.errors import UnknownRecord
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.keys import microseconds
 from broker.audit.log import AuditLog, LogSettings
-from broker.audit.questions import BadQuestion, Filter, every, parse_moment, search, show, summarise
+from broker.audit.neighbours import show
+from broker.audit.questions import BadQuestion, Filter, every, parse_moment, search, summarise
 from broker.audit.records import Kind, Record, Verdict
 from broker.policy.reasons import Reason
 from tests.broker.audit.logs import decision, files, lines, write_log
