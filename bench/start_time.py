@@ -3,6 +3,7 @@
 `wicketgate run` starts an interpreter, a runner and a sandbox for the one command.
 """
 
+import resource
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.measures import Sample
+from bench.origins import NAME, Origins
 from bench.results import Row
 
 BWRAP: Final = (
@@ -22,28 +24,38 @@ BWRAP: Final = (
 TRUE: Final = "/usr/bin/true"
 
 
-def commands(workspace: Path) -> dict[str, Sequence[str]]:
+def commands(workspace: Path, origins: Origins) -> dict[str, Sequence[str]]:
+    run = [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace)]
     return {
         "bare": [TRUE],
         "bwrap": [*BWRAP, TRUE],
         "python -c pass": [sys.executable, "-c", "pass"],
-        "wicketgate run": [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace), "--", TRUE],
+        "wicketgate run": [*run, "--", TRUE],
+        "wicketgate run, with a cable": [*run, "--allow", f"{NAME}:{origins.https}", "--", TRUE],
     }
 
 
-def measure_starts(workspace: Path, times: int) -> dict[str, Row]:
+def _children_cpu() -> float:
+    """CPU seconds of all that was started and waited for, grandchildren that were waited for included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure_starts(workspace: Path, origins: Origins, times: int) -> dict[str, Row]:
     """Rows in microseconds, interleaved: every command once a turn."""
-    rows = {name: Row() for name in commands(workspace)}
+    asked = commands(workspace, origins)
+    rows = {name: Row() for name in asked}
     for _ in range(times):
-        for name, command in commands(workspace).items():
+        for name, command in asked.items():
             row = rows[name]
             if row.failure:
                 continue
+            spent = _children_cpu()
             begin = time.perf_counter()
             done = subprocess.run(command, check=False, capture_output=True, text=True)
             taken = time.perf_counter() - begin
             if done.returncode == 0:
-                row.samples.append(Sample(value=taken * 1e6, cpu=None))
+                row.samples.append(Sample(value=taken * 1e6, cpu=(_children_cpu() - spent) * 1e6))
             else:
                 row.failure = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
     return rows
