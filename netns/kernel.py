@@ -51,6 +51,13 @@ def _empty_bounding_set() -> None:
             raise OSError(code, f"prctl PR_CAPBSET_DROP: {os.strerror(code)}")
 
 
+def explain_namespaces(error: OSError) -> str:
+    """Why a namespace was refused; the kernel's own word for a limit speaks of a full disk (clone(2))."""
+    if error.errno in {errno.ENOSPC, errno.EUSERS}:
+        return "a limit below /proc/sys/user is reached, or is zero"
+    return error.strerror or str(error)
+
+
 def enter_user_namespace(extra: int = 0) -> None:
     """Enter a new user namespace in which this user keeps its own numbers (identity-mapped).
 

@@ -10,13 +10,13 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from dataclasses import dataclass
 from typing import NoReturn
 
 from broker.control.messages import (
     Attach,
     Attached,
+    Ended,
     Finish,
     Finished,
     FromBroker,
@@ -31,9 +31,11 @@ from netns import handoff, kernel
 from netns.bridge import Bridge
 from sandbox.errors import Code, LaunchError
 from wicketgate.identity import Identity
+from wicketgate.speech import say
 
 PATIENCE = 10.0  # seconds for each answer
-_GONE = LaunchError(Code.BROKER_GONE, "The broker ended before it answered.", "See its messages above.")
+_CURE = "Its own record is in the state directory; WICKETGATE_DEBUG=1 shows its trace."
+_GONE = LaunchError(Code.BROKER_GONE, "The broker ended before it answered, or did not answer in time.", _CURE)
 
 
 @dataclass(slots=True)
@@ -47,24 +49,27 @@ class OwnBroker:
         """Wait until the broker is ready; its CA certificates (PEM). Raises LaunchError."""
         answer = self._answer()
         if not isinstance(answer, Greeting):
-            raise LaunchError(Code.BROKER_FAILED, "The broker did not greet.", "See its messages above.")
+            raise _failed("The broker cannot start", answer)
         return answer.authority.encode()
 
     def attach(self, session: str, bridge: Bridge) -> None:
         """Hand the bridge's listeners over; they are the broker's from here on. Raises LaunchError."""
         answer = self._ask(Attach(session=session), bridge.listeners.descriptors())
         if not isinstance(answer, Attached):
-            detail = answer.detail if isinstance(answer, Rejected) else "an answer to another question"
-            raise LaunchError(
-                Code.BROKER_FAILED, f"The broker refused the session: {detail}.", "See its messages above."
-            )
+            raise _failed("The broker refused the session", answer)
         bridge.listeners.close()
 
     def finish(self, refused: int) -> Finished | None:
         """End the session; the counts, or None where the broker has gone."""
         with contextlib.suppress(LaunchError, OSError):
-            answer = self._ask(Finish(refused=refused))
-            return answer if isinstance(answer, Finished) else None
+            handoff.send(self.connection, encode(Finish(refused=refused)))
+        # What it said before comes first: why it ended, or why it stopped serving.
+        with contextlib.suppress(LaunchError):
+            while True:
+                answer = self._answer()
+                if isinstance(answer, Finished):
+                    return answer
+                say(f"the broker ended the session: {_detail(answer)}")
         return None
 
     def stop(self) -> None:
@@ -98,6 +103,14 @@ class OwnBroker:
         return decoded
 
 
+def _failed(what: str, answer: FromBroker) -> LaunchError:
+    return LaunchError(Code.BROKER_FAILED, f"{what}: {_detail(answer)}.", _CURE)
+
+
+def _detail(answer: FromBroker) -> str:
+    return answer.detail if isinstance(answer, Rejected | Ended) else "it answered another question"
+
+
 def start_broker(identity: Identity, settings: Settings) -> OwnBroker:
     """Fork the broker. It loads its modules before it drops to `identity`, who may not be able to read them."""
     mine, theirs = handoff.pair()
@@ -122,7 +135,7 @@ def _be_broker(connection: socket.socket, identity: Identity, settings: Settings
         if not identity.is_current:
             preload()
         identity.become()
-        kernel.enter_user_namespace()
+        _enter_user_namespace()
         kernel.drop_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -132,16 +145,25 @@ def _be_broker(connection: socket.socket, identity: Identity, settings: Settings
         serve_one(connection, settings)
         status = 0
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
-        _complain(error)
+        _complain(connection, error)
     os._exit(status)
 
 
-def _complain(error: BaseException) -> None:
+def _enter_user_namespace() -> None:
+    try:
+        kernel.enter_user_namespace()
+    except OSError as error:
+        text = f"the kernel refuses a user namespace ({kernel.explain_namespaces(error)})"
+        raise RuntimeError(text) from error
+
+
+def _complain(connection: socket.socket, error: BaseException) -> None:
+    """Tell the runner, who speaks for both; it reads this instead of the answer that it waits for."""
+    if os.environ.get("WICKETGATE_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)  # needs no module that may be unreadable by now
+    detail = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error)
     with contextlib.suppress(OSError, ValueError):
-        if isinstance(error, AssertionError | AttributeError | TypeError | NameError):
-            traceback.print_exception(error)
-        sys.stderr.write(f"wicketgate: the broker failed: {error}\n")
-        sys.stderr.flush()
+        handoff.send(connection, encode(Rejected("broker_failed", detail or type(error).__name__)))
 
 
 def _detach(connection: socket.socket, parent: int) -> None:

@@ -11,6 +11,7 @@ from broker.policy.rules import Policy
 from certs.errors import TrustBundleError
 from certs.kit import prepare_kit
 from netns.bridge import Bridge, build_bridge
+from netns.kernel import explain_namespaces
 from netns.netlink import NetlinkError
 from sandbox.errors import Code, LaunchError
 from sandbox.spec import Authority as Rights
@@ -84,6 +85,6 @@ def _bridge() -> Bridge:
     except OSError as error:
         raise LaunchError(
             Code.NO_NETWORK_NAMESPACES,
-            f"The bridge cannot be built ({error.strerror}): the kernel refuses a network namespace or a socket in it.",
+            f"The bridge cannot be built ({explain_namespaces(error)}): the kernel refuses a network namespace or a socket in it.",
             "It needs network namespaces, nf_tables and transparent sockets; `wicketgate doctor` looks closer.",
         ) from error

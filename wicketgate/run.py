@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from netns.kernel import enter_user_namespace
+from netns.kernel import enter_user_namespace, explain_namespaces
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host, find_command, look_at_host
 from sandbox.launch import launch
@@ -79,7 +79,7 @@ class Start:
         except OSError as error:
             raise LaunchError(
                 Code.NO_USER_NAMESPACES,
-                f"The kernel refuses a user namespace ({error.strerror}).",
+                f"The kernel refuses a user namespace ({explain_namespaces(error)}).",
                 "`wicketgate doctor` names the layer that forbids it and what to change.",
             ) from error
 

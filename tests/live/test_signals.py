@@ -1,14 +1,13 @@
 """Signals to `wicketgate run` are the command's, exit codes are the command's, and the end leaves nothing running."""
 
 import json
-import os
 import signal
 import subprocess
 import time
 
 import pytest
 
-from tests.live.runs import FRONT, PATIENCE, adopted, children, find, line, running, start, until, wicketgate
+from tests.live.runs import FRONT, PATIENCE, adopted, find, line, running, start, until, wicketgate
 
 pytestmark = pytest.mark.live
 PASSED_ON = ("TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "ALRM")
@@ -21,7 +20,7 @@ WAYS_TO_STAY = {
     "forked twice": "(setsid sh -c '(sleep 4321 &) &' &) ",
     "stopped": "sleep 4321 & kill -STOP $! ",
     "deaf to every signal": "(trap '' TERM HUP INT QUIT USR1 USR2 ALRM PIPE; exec setsid sleep 4321) & ",
-    "by vfork": "/usr/bin/python3 -c 'import subprocess; subprocess.Popen([\"sleep\", \"4321\"], start_new_session=True)' ",
+    "by vfork": '/usr/bin/python3 -c \'import subprocess; subprocess.Popen(["sleep", "4321"], start_new_session=True)\' ',
     "writing to a closed pipe": "(trap '' PIPE; while :; do echo x; sleep 0.1; done | true; sleep 4321) & ",
 }
 
@@ -117,7 +116,9 @@ def test_the_commands_end_leaves_nothing(way: str) -> None:
 def test_a_timeout_leaves_nothing(way: str) -> None:
     with adopted() as left:
         before = time.monotonic()
-        done = wicketgate("--timeout", "0.5", "--", "sh", "-c", f"trap '' TERM; {WAYS_TO_STAY[way]}\nsleep 4321; sleep 4321")
+        done = wicketgate(
+            "--timeout", "0.5", "--", "sh", "-c", f"trap '' TERM; {WAYS_TO_STAY[way]}\nsleep 4321; sleep 4321"
+        )
         assert done.returncode == 124
         assert b"time limit" in done.stderr
         assert time.monotonic() - before < PATIENCE
@@ -139,5 +140,4 @@ def test_a_stopped_command_is_ended_by_the_timeout() -> None:
 def test_the_command_cannot_stop_its_keeper() -> None:
     """Process 1 inside is ours: it cannot be killed, stopped or traced from inside."""
     done = wicketgate("--", "sh", "-c", "kill -KILL 1; kill -STOP 1; kill -TERM 1; kill -TERM -1; exit 4")
-    assert done.returncode in {4, 128 + signal.SIGTERM}
-    assert children(os.getpid()) is not None
+    assert done.returncode in {4, 128 + signal.SIGTERM}  # -1 is everybody but process 1, so the shell itself

@@ -23,7 +23,7 @@ MAX_TIMEOUT = 366 * 24 * 3600  # seconds
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--workspace", type=click.Path(path_type=Path), help="Show this directory inside, writable.")
+@click.option("--workspace", metavar="DIR", help="Show this directory inside, writable.")
 @click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="Reach this host (default ports: 443 and 80).")
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Allow what this policy file allows.")
 @click.option("--grant", metavar="ID", help="Run under a grant of a running broker.")
@@ -34,7 +34,7 @@ MAX_TIMEOUT = 366 * 24 * 3600  # seconds
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the command's output.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(  # noqa: PLR0913, PLR0917  one parameter an option
-    workspace: Path | None,
+    workspace: str | None,
     allow: tuple[str, ...],
     policy_file: Path | None,
     grant: str | None,
@@ -110,9 +110,11 @@ def _fixed(resolve: tuple[str, ...]) -> "dict[Authority, tuple[Address, ...]]":
     return fixed
 
 
-def _workspace(path: Path | None) -> Path | None:
+def _workspace(path: str | None) -> Path | None:
     if path is None:
         return None
+    if not path:
+        raise click.UsageError("--workspace is empty; name a directory.")
     from broker.audit.location import NoStateDirectory, default_state_dir  # noqa: PLC0415
     from sandbox.workspace import WorkspaceError, forbidden_roots, validate_workspace  # noqa: PLC0415
 
@@ -129,7 +131,7 @@ def _workspace(path: Path | None) -> Path | None:
     except WorkspaceError as error:
         raise click.UsageError(f"--workspace: {error}") from error
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"--workspace {str(path)!r}: {getattr(error, 'strerror', None) or error}.") from error
+        raise click.UsageError(f"--workspace {path!r}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def _certificates(path: Path) -> bytes:
