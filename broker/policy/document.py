@@ -32,7 +32,7 @@ def parse_policy(text: str, *, source: str, machine: Machine | None = None, advi
     machine: where presets are looked up; without it a preset is a problem. advise: also warn of hosts that share a
     suffix with strangers (this loads the Public Suffix List). Warnings and normalised names are in `Policy.notes`.
     """
-    document = _parse_toml(text, source)
+    document = parse_toml(text, source)
     findings = Findings(lambda: locate(text))
     top = Section(document, "", (), findings)
     _check_top(top)
@@ -70,7 +70,8 @@ def _digest(text: str, rules: Sequence[RuleText]) -> str:
     return content.hexdigest()[:12]
 
 
-def _parse_toml(text: str, source: str) -> dict[str, object]:
+def parse_toml(text: str, source: str) -> dict[str, object]:
+    """Parse a text as TOML; `source` names it. Raises `PolicyError` with the line."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

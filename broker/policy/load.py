@@ -16,7 +16,7 @@ from broker.policy.preset_sources import Machine
 from broker.policy.problems import PolicyError, Problem
 from broker.policy.rules import Policy
 
-__all__ = ["MAX_BYTES", "PolicyError", "load_policy", "local_machine", "parse_policy"]
+__all__ = ["MAX_BYTES", "PolicyError", "load_policy", "local_machine", "parse_policy", "read_trusted"]
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_SETTINGS: Final = 1024 * 1024
@@ -29,6 +29,11 @@ def load_policy(path: str | os.PathLike[str], *, advise: bool = False) -> Policy
     The last component must not be a symbolic link; `advise` as in `parse_policy`.
     """
     source = os.fspath(path)
+    return parse_policy(read_trusted(source), source=source, machine=local_machine(), advise=advise)
+
+
+def read_trusted(source: str) -> str:
+    """Return the text of a file that only root and this user can have written. Raises `PolicyError`."""
     directory = Path(source).parent.resolve()
     _check_parents(directory, source)
     try:
@@ -40,11 +45,10 @@ def load_policy(path: str | os.PathLike[str], *, advise: bool = False) -> Policy
     except OSError as error:
         raise _refuse(source, f"cannot be read: {error.strerror}", _cure(error)) from None
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise PolicyError(source, [Problem(line=line, found="not UTF-8", expected="a UTF-8 text")]) from None
-    return parse_policy(text, source=source, machine=local_machine(), advise=advise)
 
 
 def local_machine() -> Machine:

@@ -73,7 +73,8 @@ def _path_matches(patterns: Iterable[PathPattern], path: str | None) -> bool:
 def deny_hits(rule: Rule, facts: Facts, plane: TlsMode | None) -> bool:
     """Tell whether a deny rule, whose host is known to match, applies.
 
-    Doubt counts as a hit: an ambiguous path or query, and a request that will stay unseen under splice.
+    Doubt counts as a hit: an ambiguous path or query, a method in another case, and a request that stays unseen
+    under splice.
     """
     if rule.ports is not None and facts.authority.port not in rule.ports:
         return False
@@ -81,7 +82,8 @@ def deny_hits(rule: Rule, facts: Facts, plane: TlsMode | None) -> bool:
         return True
     if facts.stage is Stage.CONNECTION:
         return plane is TlsMode.SPLICE and facts.scheme == "https"
-    if rule.methods is not None and facts.method not in rule.methods:
+    # "post" is another method than POST, but servers that fold it exist: for a denial that is doubt too.
+    if rule.methods is not None and not {facts.method, (facts.method or "").upper()} & rule.methods:
         return False
     if rule.paths is not None:
         canonical = None if facts.path is None else canonical_path(facts.path)

@@ -64,7 +64,10 @@ def quote(value: object, limit: int = 80) -> str:
     """Return a value as the operator wrote it (TOML spelling), bounded, on one line, control characters escaped."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = '"' + repr(value)[1:-1].replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
+    try:
+        text = '"' + repr(value)[1:-1].replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
+    except RecursionError:
+        text = "a deeply nested value"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -69,7 +69,12 @@ class Section:
         value = self.values.get(key)
         if value is None or isinstance(value, str):
             return value
-        self.wrong(Mistake(f"{key} is {quote(value)}", "a text", f'{key} = "{value}"'), key)
+        self.wrong(
+            Mistake(
+                f"{key} is {quote(value)}", "a text", f'{key} = "{value}"' if isinstance(value, int | float) else None
+            ),
+            key,
+        )
         return None
 
     def flag(self, key: str, default: bool | None = None) -> bool | None:
@@ -77,7 +82,9 @@ class Section:
         value = self.values.get(key, default)
         if value is None or isinstance(value, bool):
             return value
-        word = {"true": "true", "yes": "true", "on": "true", "1": "true"}.get(str(value).casefold(), "false")
+        word = {"true": "true", "yes": "true", "on": "true", "1": "true"}.get(
+            quote(value).strip('"').casefold(), "false"
+        )
         self.wrong(Mistake(f"{key} is {quote(value)}", "true or false, without quotes", f"{key} = {word}"), key)
         return default
 
@@ -90,7 +97,7 @@ class Section:
             with suppress(ValueError):
                 return kind(value)
         words = [str(member.value) for member in kind]
-        meant = closest(str(value), words)
+        meant = closest(value, words) if isinstance(value, str) else None
         expected = "one of " + ", ".join(quote(word) for word in words)
         self.wrong(Mistake(f"{key} is {quote(value)}", expected, f'{key} = "{meant}"' if meant else None), key)
         return default

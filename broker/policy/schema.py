@@ -100,7 +100,7 @@ def read_rule(
             rule = Rule(**parts)  # type: ignore[arg-type]
         except Mistake as mistake:
             section.wrong(mistake, "tls")
-    return RuleText(name=str(name), rule=rule, preset=preset, path=path, where=where)
+    return RuleText(name=name if isinstance(name, str) else "", rule=rule, preset=preset, path=path, where=where)
 
 
 def _read_parts(section: Section, keys: tuple[str, ...]) -> dict[str, object]:
@@ -182,7 +182,9 @@ def _read_ports(section: Section, default: frozenset[int]) -> frozenset[int]:
             ports.add(item)
             continue
         number = re.fullmatch(r"\s*(\d{1,5})\s*", item) if isinstance(item, str) else None
-        meant = {"https": "443", "http": "80", "ssh": "22"}.get(str(item).casefold(), number[1] if number else None)
+        meant = {"https": "443", "http": "80", "ssh": "22"}.get(
+            quote(item).strip('"').casefold(), number[1] if number else None
+        )
         section.wrong(Mistake(f"port {quote(item)}", "a number from 1 to 65535, without quotes", meant), "ports", index)
     return frozenset(ports)
 

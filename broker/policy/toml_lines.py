@@ -23,7 +23,11 @@ _STRINGS = (
 
 def locate(text: str) -> Mapping[Path, int]:
     """Return the line (from 1) of each table, key and array element, by path: `("rule", 2, "hosts", 0)`."""
-    return _Scanner(text).run()
+    scanner = _Scanner(text)
+    try:
+        return scanner.run()
+    except RecursionError:  # nested as deeply as the parser just bears: what was found so far has to do
+        return scanner.lines
 
 
 def nearest_line(lines: Mapping[Path, int], path: Path) -> int:

@@ -284,6 +284,25 @@ def test_the_scanner_finds_every_path_that_the_parser_finds(tables: Any) -> None
     assert all(1 <= line <= text.count("\n") + 1 for line in found.values())
 
 
+@pytest.mark.parametrize("depth", [50, 200, 400, 450, 480, 490, 495, 499, 2000])
+@pytest.mark.parametrize("key", ["unknown", "version", "egress.mode", "egress.enabled", "limits.head_bytes", "rule"])
+def test_deep_nesting_is_a_problem_not_a_crash(key: str, depth: int) -> None:
+    for value in ("[" * depth + "]" * depth, "{a=" * depth + "1" + "}" * depth):
+        with pytest.raises(PolicyError):
+            parse_policy(f"version = 1\n{key} = {value}\n", source="x")
+    with pytest.raises(PolicyError):
+        parse_policy(f"version = 1\n{key}{'.a' * depth} = 1\n", source="x")
+
+
+@pytest.mark.parametrize("key", ["name", "action", "hosts", "ports", "methods", "query", "tls", "websocket", "preset"])
+def test_deep_nesting_in_a_rule_is_a_problem_too(key: str) -> None:
+    for value in ("[" * 450 + "]" * 450, "[" + "{a=" * 400 + "1" + "}" * 400 + "]"):
+        with pytest.raises(PolicyError):
+            parse_policy(f"version = 1\n[[rule]]\n{key} = {value}\n", source="x")
+    with pytest.raises(PolicyError):
+        parse_policy(f"version = 1\n[[rule]]\n{key}{'.a' * 5000} = 1\n", source="x")
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_a_policy_or_is_refused(text: str) -> None:
     with pytest.raises(PolicyError) as caught:
