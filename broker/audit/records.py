@@ -156,12 +156,11 @@ _decode_entry = msgspec.json.Decoder(Entry).decode
 
 def encode_record(record: Record) -> bytes:
     """Return the JSON object of a record, redacted, escaped and bounded, without id, time and hash."""
-    path = redact_target(record.path) if record.path else ""
-    detail = redact_text(record.detail) if record.detail else ""
-    process = redact_text(record.process) if record.process else ""
-    if path != record.path or detail != record.detail or process != record.process or "@" in record.authority:
-        authority = redact_authority(record.authority)
-        record = msgspec.structs.replace(record, path=path, detail=detail, process=process, authority=authority)
+    path = record.path
+    if path and (logged := redact_target(path)) != path:
+        record = msgspec.structs.replace(record, path=logged)
+    if record.detail or record.process or "@" in record.authority:
+        record = _redacted(record)
     try:
         body = _encode(record)
     except UnicodeEncodeError:  # a lone surrogate
@@ -183,6 +182,16 @@ def record_from(fields: dict[str, object]) -> Record:
     if unknown:
         raise msgspec.ValidationError(f"a record has no field {', '.join(sorted(unknown))}")
     return msgspec.convert(fields, Record)
+
+
+def _redacted(record: Record) -> Record:
+    """The rarer fields that may hold a secret."""
+    return msgspec.structs.replace(
+        record,
+        detail=redact_text(record.detail),
+        process=redact_text(record.process),
+        authority=redact_authority(record.authority),
+    )
 
 
 def _is_short(record: Record) -> bool:
