@@ -49,7 +49,7 @@ class InspectedConnection:
         """Make the leaf and answer the hello."""
         name = str(hello.server_name or self._asked.host)
         try:
-            context = self._inspector.server_context(name, (HTTP_11,))
+            context = self._inspector.server_context(name, (_protocol(hello.alpn),))
         except CertsError as error:
             self._fail(Refusal(Reason.INTERNAL, f"no leaf for this name: {error.cause}"))
             return
@@ -70,6 +70,14 @@ class InspectedConnection:
     def _shaken(self, outcome: Outcome) -> None:
         if isinstance(outcome, TlsStream):
             self._session.forget(self)
+            if outcome.sock.selected_alpn_protocol() == "h2":
+                # Loaded when the first such client appears: most brokers never need it.
+                from broker.gateway.h2 import H2Connection  # noqa: PLC0415
+
+                H2Connection(
+                    self._session, outcome, asked=self._asked, wanted=self._wanted, refused=self._refused
+                ).start()
+                return
             HttpConnection(
                 self._session, outcome, asked=self._asked, wanted=self._wanted, scheme="https", refused=self._refused
             ).start()
@@ -95,3 +103,8 @@ class InspectedConnection:
         session.forget(self)
         session.reactor.remove(self._sock.fileno())
         reset(self._sock)
+
+
+def _protocol(offered: tuple[bytes, ...]) -> str:
+    """HTTP/1.1 whenever the client offers it, or nothing; HTTP/2 for those that speak nothing else."""
+    return "h2" if b"h2" in offered and HTTP_11.encode() not in offered else HTTP_11

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from certs.authority import CertificateAuthority
     from certs.contexts import LeafCache
     from certs.upstream import UpstreamTrust
+
+UPSTREAM_PROTOCOLS = (("http/1.1",),)
 
 
 class Inspector:
@@ -20,6 +23,7 @@ class Inspector:
     def __init__(self, directory: Path, extra: tuple[bytes, ...] = ()) -> None:
         self._directory = directory
         self._extra = extra
+        self._authority: CertificateAuthority | None = None
         self._leaves: LeafCache | None = None
         self._trust: UpstreamTrust | None = None
 
@@ -43,10 +47,20 @@ class Inspector:
         from certs.upstream import UpstreamTrust  # noqa: PLC0415
 
         if self._leaves is None:
-            authority = CertificateAuthority.load_or_create(self._directory, datetime.now(UTC))
-            self._leaves = LeafCache(authority)
+            self._authority = CertificateAuthority.load_or_create(self._directory, datetime.now(UTC))
+            self._leaves = LeafCache(self._authority)
         if self._trust is None:
             self._trust = UpstreamTrust(extra=self._extra)
+
+    def warm(self) -> None:
+        """Load at start what the first connections would wait for. Raises CertsError."""
+        self.load()
+        assert self._trust is not None
+        self._trust.warm(*UPSTREAM_PROTOCOLS)
+
+    def reload(self) -> bool:
+        """Take over a rotation of the authority, if there was one; whether the signer changed. Raises CertsError."""
+        return self._authority is not None and self._authority.reload(datetime.now(UTC))
 
     def server_context(self, name: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
         """A context with a leaf for exactly this name. Raises CertsError."""
@@ -54,8 +68,8 @@ class Inspector:
         assert self._leaves is not None
         return self._leaves.context_for(name, alpn)
 
-    def client_context(self, host: str) -> ssl.SSLContext:
+    def client_context(self, host: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
         """A context that trusts the system's roots and the configured ones. Raises CertsError."""
         self.load()
         assert self._trust is not None
-        return self._trust.context_for(host, ("http/1.1",))
+        return self._trust.context_for(host, UPSTREAM_PROTOCOLS[0])

@@ -28,6 +28,7 @@ class Reaching:
     """One attempt. `cancel` it to stop without an outcome."""
 
     __slots__ = (
+        "_alpn",
         "_authority",
         "_dialled",
         "_dialler",
@@ -48,12 +49,14 @@ class Reaching:
         authority: Authority,
         seconds: float,
         done: Callable[[Upstream | Refusal], None],
+        alpn: tuple[str, ...] = ("http/1.1",),
     ) -> None:
         self._dialler = dialler
         self._inspector = inspector
         self._scheme = scheme
         self._authority = authority
         self._seconds = seconds
+        self._alpn = alpn
         self._done: Callable[[Upstream | Refusal], None] | None = done
         self._dialling: Dialling | None = None
         self._dialled: Dialled | None = None
@@ -96,7 +99,7 @@ class Reaching:
         reactor = self._dialler.reactor
         assert self._inspector is not None
         try:
-            wrapped = wrap_client(self._inspector.client_context(host), dialled.sock, host)
+            wrapped = wrap_client(self._inspector.client_context(host, self._alpn), dialled.sock, host)
         except (CertsError, OSError, ValueError) as error:
             self._drop()
             self._finish(Refusal(Reason.INTERNAL, f"TLS to the upstream cannot be set up: {error}"))
@@ -109,6 +112,11 @@ class Reaching:
         self._handshake = None
         assert self._dialled is not None
         if isinstance(outcome, TlsStream):
+            chosen = outcome.sock.selected_alpn_protocol()
+            if self._alpn == ("h2",) and chosen != "h2":
+                self._drop()
+                self._finish(Refusal(Reason.UPSTREAM_PROTOCOL, "the upstream does not speak HTTP/2"))
+                return
             self._finish(Upstream(outcome, self._dialled))
             return
         self._drop()

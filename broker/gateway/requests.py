@@ -4,6 +4,7 @@ The authority that a request names must be the one that the connection was opene
 opened for none: there each request names its own, in absolute-form or with CONNECT.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker.policy.authority import Authority
@@ -13,6 +14,8 @@ from broker.wire.http1.heads import RequestHead
 from broker.wire.http1.rewrite import Scheme
 from broker.wire.http1.targets import AbsoluteForm, AuthorityForm, classify_target, request_authority
 
+DNS_MESSAGE = b"application/dns-message"
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -21,6 +24,15 @@ class Question:
     facts: Facts
     target: bytes
     connect: bool = False
+
+
+def judged_question(facts: Facts, target: bytes, fields: Iterable[tuple[bytes, bytes]]) -> Question:
+    """What both protocols refuse in a request that could otherwise be judged. Raises Refusal."""
+    for name, value in fields:
+        # An allowed host that resolves names for the sandbox is a way around the name server (RFC 8484).
+        if value.startswith(DNS_MESSAGE) and name.lower() in {b"accept", b"content-type"}:
+            raise Refusal(Reason.DNS_OVER_HTTPS, "names are answered by the broker, not by way of a request")
+    return Question(facts, target)
 
 
 def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Question:
@@ -43,4 +55,4 @@ def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Ques
         query=query if mark else None,
         websocket=head.upgrade is not None,
     )
-    return Question(facts, target.path)
+    return judged_question(facts, target.path, head.fields)

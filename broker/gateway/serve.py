@@ -17,7 +17,14 @@ from broker.gateway.inspector import Inspector
 from broker.gateway.resolve import Resolver, make_absolute
 from certs.store import authority_directory
 
-LOADED_LATER = ("certs.authority", "certs.contexts", "certs.upstream", "concurrent.futures.thread", "cryptography.x509")
+LOADED_LATER = (
+    "certs.authority",
+    "certs.contexts",
+    "certs.upstream",
+    "cryptography.hazmat.backends.openssl.backend",
+    "concurrent.futures.thread",
+    "cryptography.x509",
+)
 
 
 def preload() -> None:

@@ -70,6 +70,7 @@ class Reason(StrEnum):
     SCHEME_REFUSED = "scheme_refused"
     EXPECTATION_FAILED = "expectation_failed"
     UPGRADE_REFUSED = "upgrade_refused"
+    DNS_OVER_HTTPS = "dns_over_https"
     UNKNOWN_PROTOCOL = "unknown_protocol"  # neither TLS nor HTTP/1
 
     # deny: limits

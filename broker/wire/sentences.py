@@ -44,6 +44,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.SCHEME_REFUSED: "This scheme is not served here.",
     Reason.EXPECTATION_FAILED: "The expectation of the request cannot be met.",
     Reason.UPGRADE_REFUSED: "This protocol upgrade is not passed on.",
+    Reason.DNS_OVER_HTTPS: "Names are not looked up by way of a request.",
     Reason.UNKNOWN_PROTOCOL: "The client speaks neither TLS nor HTTP/1.",
     Reason.CLIENT_SILENT: "The client sent nothing in time.",
     Reason.HEAD_TIMEOUT: "The head of the request did not arrive in time.",

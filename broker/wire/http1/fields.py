@@ -40,9 +40,19 @@ _IDENTITY = dict.fromkeys(
     (b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"client-ip", b"true-client-ip", b"x-cluster-client-ip"),
     Use.DROP,
 )
-# Some servers let these name another host or path than Host and the target, which are what is judged.
+# Some servers let these name another method, host or path than the ones that are judged.
 _ALIASES = dict.fromkeys(
-    (b"x-host", b"x-original-host", b"x-http-host-override", b"x-original-url", b"x-original-uri", b"x-rewrite-url"),
+    (
+        b"x-http-method-override",
+        b"x-http-method",
+        b"x-method-override",
+        b"x-host",
+        b"x-original-host",
+        b"x-http-host-override",
+        b"x-original-url",
+        b"x-original-uri",
+        b"x-rewrite-url",
+    ),
     Use.DROP,
 )
 REQUEST_USES: dict[bytes, Use] = {

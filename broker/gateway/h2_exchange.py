@@ -1,0 +1,82 @@
+"""One HTTP/2 request and its response on their way between two connections.
+
+Data is acknowledged to its sender only when the receiver's window has taken it, so what waits here is bounded by the
+windows that we grant.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import h2.exceptions
+
+from broker.gateway.h2_streams import MAX_FRAME, Frames
+from broker.gateway.records import About
+from broker.wire.http2.fields import Field, Request
+
+
+@dataclass(slots=True)
+class Way:
+    """One direction: data that waits for the receiver's window, then trailers, then the end."""
+
+    waiting: deque[bytes] = field(default_factory=deque)
+    trailers: list[Field] | None = None
+    ended: bool = False  # the sender has ended
+    finished: bool = False  # and the receiver was told
+    moved: int = 0
+
+    def pump(self, source: Frames, source_id: int, sink: Frames, sink_id: int) -> None:
+        """Send what the window takes, acknowledge it, and end where the sender has."""
+        while self.waiting and not sink.outlet.blocked:
+            data = self.waiting[0]
+            room = min(sink.h2.local_flow_control_window(sink_id), MAX_FRAME, sink.h2.max_outbound_frame_size)
+            if room <= 0:
+                return
+            piece = data[:room]
+            if len(piece) == len(data):
+                self.waiting.popleft()
+            else:
+                self.waiting[0] = data[room:]
+            last = self.ended and not self.waiting and self.trailers is None
+            sink.h2.send_data(sink_id, piece, end_stream=last)
+            sink.flush()
+            self.finished = last
+            self.moved += len(piece)
+            acknowledge(source, source_id, len(piece))
+        if self.ended and not self.waiting and not self.finished:
+            self.finished = True
+            if self.trailers:
+                sink.h2.send_headers(sink_id, self.trailers, end_stream=True)
+            else:
+                sink.h2.end_stream(sink_id)
+            sink.flush()
+
+
+@dataclass(slots=True)
+class H2Exchange:
+    """A judged request. `upstream_id` is 0 until it was sent."""
+
+    stream_id: int
+    about: About
+    request: Request
+    up: Way = field(default_factory=Way)
+    down: Way = field(default_factory=Way)
+    upstream_id: int = 0
+    status: int = 0
+    awaited_since: float = 0.0  # a response head
+
+
+def acknowledge(frames: Frames, stream_id: int, count: int) -> None:
+    """Open the sender's window again; the stream may be gone by now, its connection not."""
+    if count:
+        attempt(lambda: frames.h2.acknowledge_received_data(count, stream_id))
+        frames.flush()
+
+
+def attempt(action: Callable[[], None]) -> bool:
+    """Do something to a stream that may have been closed meanwhile; False when it was."""
+    try:
+        action()
+    except (h2.exceptions.ProtocolError, KeyError):
+        return False
+    return True
