@@ -10,6 +10,7 @@ from pathlib import Path
 from sandbox.plan import Bind, Operation, ReadOnly, Tmpfs
 from sandbox.protect.names import is_git
 from sandbox.protect.survey import Survey
+from sandbox.protect.survey import above as directories_above
 
 EMPTY_BYTES = 4096
 
@@ -23,10 +24,10 @@ def operations(
     the server in which a repository that the payload makes at the top of the workspace is kept; without one the payload
     gets a temporary directory.
     """
-    frozen = {path for path in found.frozen if not any(above in found.frozen for above in _above(path))}
-    pinned = {above for path in (*frozen, *found.git_directories, *held) for above in _above(path)}
+    frozen = {path for path in found.frozen if not any(above in found.frozen for above in directories_above(path))}
+    pinned = {above for path in (*frozen, *found.git_directories, *held) for above in directories_above(path)}
     pinned |= {path for path in found.git_directories if path}
-    pinned -= {path for path in pinned if path in frozen or any(above in frozen for above in _above(path))}
+    pinned -= {path for path in pinned if path in frozen or any(above in frozen for above in directories_above(path))}
     steps: list[Operation] = []
     for path in sorted(pinned, key=lambda path: path.count("/")):  # a bind hides the mounts below it: outer ones first
         steps.append(Bind(workspace / path, workspace / path, writable=True))
@@ -34,12 +35,6 @@ def operations(
     for path in sorted(held):
         steps += _over(workspace / path, private_git if is_git(path) else None, git=is_git(path))
     return tuple(steps)
-
-
-def _above(path: str) -> list[str]:
-    """The directories between the workspace and a path below it, outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _over(place: Path, private: Path | None, *, git: bool) -> list[Operation]:

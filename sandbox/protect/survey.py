@@ -31,8 +31,8 @@ class Survey:
     `git_directories`: repositories' metadata, `.git` or a bare repository. `frozen`: what must be read-only.
     `absent`: HELD names that the top does not have. `complete`: whether every directory was seen. `since`: what has a
     change time (st_ctime_ns, which only the kernel sets) from here on may be the payload's work. `identities`: the
-    frozen paths with their inode, because a mount is lost when the host replaces what it lies on. `configurations`: the
-    repositories' `config` and its text.
+    frozen paths and the directories above them with their inode, because a mount is lost when the host replaces what it
+    lies on. `configurations`: the repositories' `config` and its text.
     """
 
     git_directories: tuple[str, ...] = ()
@@ -109,6 +109,12 @@ def join(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
+def above(path: str) -> tuple[str, ...]:
+    """The directories between the workspace and a path below it, outermost first."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:end]) for end in range(1, len(parts)))
+
+
 def open_below(root: int, path: str) -> int:
     """Open a directory below `root` component by component, so that no link is followed. Raises OSError."""
     descriptor = os.open(".", _OPEN, dir_fd=root)
@@ -155,6 +161,7 @@ def survey(root: int) -> Survey:
                 for name, real in seen.entries.items()
                 if is_git(name) and _is_plain(seen, name) and not real
             ]
+    fixed = {place for path in (*frozen, *repositories) if path for place in (*above(path), path)}
     configs = {(path, "config") for path in repositories}
     return Survey(
         git_directories=tuple(repositories),
@@ -162,7 +169,7 @@ def survey(root: int) -> Survey:
         absent=absent,
         complete=complete,
         since=since,
-        identities=frozenset((path, inode) for path in frozen if (inode := _inode(root, path)) is not None),
+        identities=frozenset((path, inode) for path in fixed if (inode := _inode(root, path)) is not None),
         configurations=tuple(
             (path, text)
             for path in frozen
@@ -172,9 +179,9 @@ def survey(root: int) -> Survey:
 
 
 def _inode(root: int, path: str) -> int | None:
-    above, _, name = path.rpartition("/")
+    parent_path, _, name = path.rpartition("/")
     try:
-        parent = open_below(root, above)
+        parent = open_below(root, parent_path)
     except OSError:
         return None
     try:
@@ -186,9 +193,9 @@ def _inode(root: int, path: str) -> int | None:
 
 
 def _text(root: int, path: str) -> str | None:
-    above, _, name = path.rpartition("/")
+    parent_path, _, name = path.rpartition("/")
     try:
-        parent = open_below(root, above)
+        parent = open_below(root, parent_path)
     except OSError:
         return None
     try:

@@ -51,13 +51,13 @@ class Workspace:
 
 
 def validate_workspace(
-    typed: str | Path, *, forbidden: ForbiddenRoots, uid: int, follow_symlinks: bool = True
+    typed: str | Path, *, forbidden: ForbiddenRoots, uid: int | None, follow_symlinks: bool = True
 ) -> Workspace:
     """Judge a typed path; the one function behind the picker, the API, the remembered choice and the launch.
 
     Links on the way are followed and the place they lead to is judged, except that a path below the managed root must
-    not lead out of it; with `follow_symlinks=False` any link is refused. `uid` is the serving user's. Raises
-    `WorkspaceError`.
+    not lead out of it; with `follow_symlinks=False` any link is refused. `uid` is the
+    serving user's; None leaves the owner to a launcher that lends the directory. Raises `WorkspaceError`.
     """
     text = check_path(typed)
     descriptor = _open(text, follow=follow_symlinks)

@@ -87,7 +87,7 @@ class Facts:
     protected_below: tuple[Path, ...] = field(default=())  # forbidden roots that have this directory as an ancestor
 
 
-def judge(facts: Facts, forbidden: ForbiddenRoots, uid: int) -> None:
+def judge(facts: Facts, forbidden: ForbiddenRoots, uid: int | None) -> None:
     """Raise `WorkspaceError` with the first rule that objects; return when the directory may be a workspace."""
     for rule in _RULES:
         rule(facts, forbidden, uid)
@@ -97,7 +97,7 @@ def _refuse(code: WorkspaceCode, cause: str, cure: str) -> None:
     raise WorkspaceError(code, cause, cure)
 
 
-def _root(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
+def _root(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
     if facts.path == Path("/") or (facts.ancestors and facts.identity == facts.ancestors[-1]):
         _refuse(WorkspaceCode.ROOT, "“/” is the whole machine", "choose a project directory")
 
@@ -110,7 +110,7 @@ def _overlaps(facts: Facts, forbidden: ForbiddenRoots, root: Path) -> bool:
     return bool(own & {facts.identity, *facts.ancestors})
 
 
-def _server_data(facts: Facts, forbidden: ForbiddenRoots, _uid: int) -> None:
+def _server_data(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
     for root in forbidden.databases:
         if _overlaps(facts, forbidden, root):
             _refuse(WorkspaceCode.DATABASE, f"“{facts.path}” holds or lies in the database “{root}”", "choose another")
@@ -125,7 +125,7 @@ def _is_managed(facts: Facts, forbidden: ForbiddenRoots) -> bool:
     return forbidden.managed is not None and forbidden.managed in facts.path.parents
 
 
-def _home(facts: Facts, forbidden: ForbiddenRoots, _uid: int) -> None:
+def _home(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
     path = facts.path
     homes = {*forbidden.homes, *ALWAYS_HOMES} - {Path("/")}
     same = {identity for identity, home in forbidden.identities if home in homes}
@@ -136,7 +136,7 @@ def _home(facts: Facts, forbidden: ForbiddenRoots, _uid: int) -> None:
         _refuse(WorkspaceCode.HOME_PARENT, f"“{path}” holds home directories", "choose a project directory")
 
 
-def _credentials(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
+def _credentials(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
     parts = [part.casefold() for part in facts.path.parts]
     chains = ["/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, start + 4)]
     found = next((chain for chain in chains if chain in CREDENTIAL_NAMES), None)
@@ -144,7 +144,7 @@ def _credentials(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
         _refuse(WorkspaceCode.CREDENTIALS, f"“{found}” in “{facts.path}” keeps credentials", "choose another")
 
 
-def _version_control(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
+def _version_control(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
     for part in facts.path.parts:
         if part.casefold() in VERSION_CONTROL_NAMES:
             _refuse(
@@ -154,7 +154,7 @@ def _version_control(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> Non
             )
 
 
-def _home_settings(facts: Facts, forbidden: ForbiddenRoots, _uid: int) -> None:
+def _home_settings(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
     if _is_managed(facts, forbidden):
         return
     for home in forbidden.homes:
@@ -164,14 +164,14 @@ def _home_settings(facts: Facts, forbidden: ForbiddenRoots, _uid: int) -> None:
             )
 
 
-def _system(facts: Facts, forbidden: ForbiddenRoots, _uid: int) -> None:
+def _system(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
     if _is_managed(facts, forbidden) or (forbidden.own_home is not None and forbidden.own_home in facts.path.parents):
         return
     if facts.path in SYSTEM_PLACES or any(facts.path.is_relative_to(tree) for tree in SYSTEM_TREES):
         _refuse(WorkspaceCode.SYSTEM_ROOT, f"“{facts.path}” belongs to the system", "choose a project directory")
 
 
-def _mounts(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
+def _mounts(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
     if facts.mounts_below:
         _refuse(
             WorkspaceCode.NESTED_MOUNT,
@@ -180,8 +180,8 @@ def _mounts(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
         )
 
 
-def _owner(facts: Facts, _forbidden: ForbiddenRoots, uid: int) -> None:
-    if facts.owner != uid:
+def _owner(facts: Facts, _forbidden: ForbiddenRoots, uid: int | None) -> None:
+    if uid is not None and facts.owner != uid:
         _refuse(
             WorkspaceCode.NOT_OWNED,
             f"“{facts.path}” belongs to user {facts.owner}, and the server runs as user {uid}",
@@ -189,7 +189,7 @@ def _owner(facts: Facts, _forbidden: ForbiddenRoots, uid: int) -> None:
         )
 
 
-def _rights(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
+def _rights(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
     if facts.mode & stat.S_IRWXU != stat.S_IRWXU:
         _refuse(
             WorkspaceCode.NOT_ACCESSIBLE,
@@ -198,12 +198,12 @@ def _rights(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
         )
 
 
-def _read_only(facts: Facts, _forbidden: ForbiddenRoots, _uid: int) -> None:
+def _read_only(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
     if facts.read_only:
         _refuse(WorkspaceCode.READ_ONLY, f"“{facts.path}” is on a read-only mount", "choose a writable one")
 
 
-_RULES: tuple[Callable[[Facts, ForbiddenRoots, int], None], ...] = (
+_RULES: tuple[Callable[[Facts, ForbiddenRoots, int | None], None], ...] = (
     *(_root, _server_data, _system, _home, _credentials, _version_control, _home_settings),
     *(_mounts, _owner, _rights, _read_only),
 )

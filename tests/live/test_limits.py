@@ -193,8 +193,9 @@ def test_a_group_bounds_tasks(group: Group) -> None:
     assert (made <= SMALL.tasks, error) == (True, 11)
     assert group.usage().refused_tasks >= 1
     group.remove()
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(5) in {0, -signal.SIGKILL}  # the bomb itself may have ended; its children are gone
     child.communicate()
+    assert group.pids() == set()
 
 
 @pytest.mark.root_only

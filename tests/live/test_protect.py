@@ -3,6 +3,7 @@
 Each attack is made by a real payload under bubblewrap with the mounts of a plan, and judged by a real git on the host.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.plan import Bind, Operation, ReadOnly, Tmpfs
-from sandbox.protect import Finding, Survey, hold, operations, settle, survey
+from sandbox.protect import Finding, MountsDifferError, Survey, hold, operations, settle, survey, verify
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")]
 ROOT = Path(__file__).parents[2]
@@ -284,6 +285,58 @@ def test_a_configuration_changed_only_from_outside_stays(repository: Path, state
         replace_from_outside(config, '[remote "origin"]\n\turl = https://example.com/x.git\n')
     assert made.findings == ()
     assert git(repository, "config", "remote.origin.url") == "https://example.com/x.git\n"
+
+
+@contextmanager
+def seen_inside(made: Session) -> Iterator[int]:
+    """The workspace as a running sandbox sees it."""
+    info, told = os.pipe()
+    command = made.command("read go")
+    command[1:1] = ["--info-fd", str(told)]
+    held = subprocess.Popen(command, stdin=-1, pass_fds=[told])
+    os.close(told)
+    try:
+        with os.fdopen(info) as text:
+            pid = json.load(text)["child-pid"]
+        while not Path(f"/proc/{pid}/task/{pid}/children").read_text():
+            assert held.poll() is None
+        inside = os.open(f"/proc/{pid}/root{made.workspace}", os.O_RDONLY | os.O_DIRECTORY)
+        yield inside
+        os.close(inside)
+    finally:
+        held.communicate(b"")
+
+
+def test_what_was_mounted_is_what_was_surveyed(repository: Path, state: Path) -> None:
+    with session(repository, state) as made, seen_inside(made) as inside:
+        verify(inside, made.before, held=made.hold.held)
+
+
+def test_a_directory_exchanged_in_between_is_noticed(repository: Path, state: Path) -> None:
+    (repository / "pkg" / ".vscode").mkdir(parents=True)
+    with session(repository, state) as made:
+        (repository / "pkg").rename(repository / "old")
+        (repository / "pkg" / ".vscode").mkdir(parents=True)
+        with seen_inside(made) as inside, pytest.raises(MountsDifferError, match="pkg"):
+            verify(inside, made.before, held=made.hold.held)
+
+
+def test_a_link_put_in_between_shows_nothing_outside(repository: Path, state: Path) -> None:
+    (repository / "pkg" / ".vscode").mkdir(parents=True)
+    outside = repository.parent / "secret"
+    (outside / ".vscode").mkdir(parents=True)
+    with session(repository, state) as made:
+        (repository / "pkg").rename(repository / "old")
+        (repository / "pkg").symlink_to(outside)
+        assert made.run("touch pkg/reached").returncode != 0
+    assert not (outside / "reached").exists()
+
+
+def test_a_name_that_is_not_covered_is_noticed(workspace: Path, state: Path) -> None:
+    with session(workspace, state) as made:
+        made.mounts = ()
+        with seen_inside(made) as inside, pytest.raises(MountsDifferError, match="not covered"):
+            verify(inside, made.before, held=made.hold.held)
 
 
 def test_editor_and_shell_files_do_not_take_effect(workspace: Path, state: Path) -> None:
