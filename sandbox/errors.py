@@ -7,6 +7,7 @@ class Code(StrEnum):
     """The stable codes. A refused launch never turns into a weaker sandbox."""
 
     NOT_LINUX = "not_linux"
+    UNSUPPORTED_MACHINE = "unsupported_machine"
     NO_BWRAP = "no_bwrap"
     UNTRUSTED_BWRAP = "untrusted_bwrap"
     NO_USER_NAMESPACES = "no_user_namespaces"

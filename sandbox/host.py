@@ -15,6 +15,7 @@ from sandbox.errors import Code, LaunchError
 from sandbox.plan import HostLayout
 
 BWRAP = Path("/usr/bin/bwrap")
+FILTERS = Path(__file__).parent / "seccomp"
 # Beside /usr on a Linux root: links into it where /usr is merged, else directories of their own.
 BESIDE_USR = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Read by loaders, shells, compilers and language runtimes; none of them holds a secret.
@@ -31,9 +32,10 @@ SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """An opened, trusted bubblewrap (executed by descriptor, never by name again) and the layout."""
+    """An opened, trusted bubblewrap (executed by descriptor, never by name again), the filter, the layout."""
 
     bwrap_fd: int
+    seccomp: bytes
     layout: HostLayout
 
 
@@ -43,7 +45,24 @@ def look_at_host(bwrap: Path = BWRAP) -> Host:
         raise LaunchError(
             Code.NOT_LINUX, f"Wicketgate runs on Linux only, not on {sys.platform}.", "Run it on a Linux host."
         )
-    return Host(bwrap_fd=_open_trusted(bwrap), layout=_read_layout())
+    return Host(seccomp=read_filter(os.uname().machine), bwrap_fd=_open_trusted(bwrap), layout=_read_layout())
+
+
+def read_filter(machine: str) -> bytes:
+    """The committed system call filter of a machine (uname(2)). Raises LaunchError.
+
+    Read as a file: loading the package that builds it would take longer than starting bubblewrap.
+    """
+    program = FILTERS / f"{machine}.bpf"
+    try:
+        return program.read_bytes()
+    except OSError as error:
+        machines = ", ".join(sorted(path.stem for path in FILTERS.glob("*.bpf") if "." not in path.stem))
+        raise LaunchError(
+            Code.UNSUPPORTED_MACHINE,
+            f"There is no system call filter for {machine} ({error.strerror}).",
+            f"Run Wicketgate on one of: {machines}.",
+        ) from error
 
 
 def find_command(name: str, workspace: Path | None) -> None:

@@ -172,7 +172,7 @@ def _detach(connection: socket.socket, parent: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     keep = {0, 1, 2, connection.fileno(), parent}
-    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208  after a fork: nothing fancy
         if fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)

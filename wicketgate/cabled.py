@@ -85,6 +85,6 @@ def _bridge() -> Bridge:
     except OSError as error:
         raise LaunchError(
             Code.NO_NETWORK_NAMESPACES,
-            f"The bridge cannot be built ({explain_namespaces(error)}): the kernel refuses a network namespace or a socket in it.",
+            f"The bridge cannot be built: the kernel refuses a network namespace or a socket ({explain_namespaces(error)}).",
             "It needs network namespaces, nf_tables and transparent sockets; `wicketgate doctor` looks closer.",
         ) from error

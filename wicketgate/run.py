@@ -18,7 +18,6 @@ from sandbox.host import Host, find_command, look_at_host
 from sandbox.launch import launch
 from sandbox.ownership import lend_workspace
 from sandbox.plan import plan
-from sandbox.seccomp import Architecture, filter_for
 from sandbox.spec import Authority as Rights
 from sandbox.spec import Call, SandboxSpec, Terminal
 from sandbox.supervise import Ending, block_signals, check_interrupted, supervise
@@ -64,7 +63,6 @@ class Start:
     request: Request
     session: str
     host: Host
-    seccomp: bytes
     identity: Identity
 
     def drop(self) -> None:
@@ -94,7 +92,7 @@ class Start:
             stdio = capture.stdio if capture is not None else {}
             check_interrupted()
             launched = launch(
-                plan(spec, self.host.layout), bwrap_fd=self.host.bwrap_fd, seccomp=self.seccomp, stdio=stdio
+                plan(spec, self.host.layout), bwrap_fd=self.host.bwrap_fd, seccomp=self.host.seccomp, stdio=stdio
             )
             drains = capture.drains() if capture is not None else {}
             ending = supervise(launched, timeout=spec.timeout, broker=broker, drains=drains)
@@ -109,7 +107,6 @@ def run(request: Request) -> Outcome:
         request=request,
         session=os.urandom(8).hex(),
         host=host,
-        seccomp=filter_for(Architecture.of(os.uname().machine)),
         identity=serving_identity(),
     )
     if request.policy is not None:

@@ -3,7 +3,7 @@
 Written straight to the descriptors: a reader that has gone must not turn into a traceback, nor change the exit code.
 """
 
-import json
+import importlib
 import os
 
 
@@ -16,7 +16,14 @@ def say(text: str) -> None:
 
 def print_document(document: dict[str, object]) -> bool:
     """Write one JSON document to standard output; whether all of it could be written."""
+    import json  # noqa: PLC0415  most runs print none
+
     return _write(1, f"{json.dumps(document)}\n".encode())
+
+
+def load_documents() -> None:
+    """Load what `print_document` needs, before a change of user that may make it unreadable."""
+    importlib.import_module("json")
 
 
 def _write(fd: int, data: bytes) -> bool:

@@ -1,5 +1,6 @@
 """A pseudo-terminal with a program on it: type keys, wait for what is shown, change its size."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -72,10 +73,8 @@ class Pty:
         deadline = time.monotonic() + PATIENCE
         while True:
             if select.select([self.fd], [], [], 0.01)[0]:
-                try:
+                with contextlib.suppress(OSError):  # EIO: the far end is closed
                     self.shown += os.read(self.fd, 65536)
-                except OSError:
-                    pass
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
                 self.status = status

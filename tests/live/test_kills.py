@@ -111,13 +111,23 @@ def test_a_stopped_front_that_is_killed_leaves_nothing(words: tuple[str, ...]) -
 
 def test_after_the_brokers_death_there_is_no_network() -> None:
     """The command is stopped, so that it outlives the broker for a look: nothing answers in its namespace."""
-    probe = "import socket,sys\ns=socket.socket()\ns.settimeout(3)\ntry:\n s.connect(('192.0.2.1',443)); print('open')\nexcept OSError as e: print('closed')"
-    with running(*CABLE, "--", "sh", "-c", "echo up; exec sleep 4321", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+    probe = (
+        "import socket\ns = socket.socket()\ns.settimeout(3)\n"
+        "try:\n s.connect(('192.0.2.1', 443)); print('open')\nexcept OSError:\n print('closed')"
+    )
+    with running(
+        *CABLE, "--", "sh", "-c", "echo up; exec sleep 4321", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as run:
         assert line(run.stdout) == "up"
         sleeping = until(lambda: find(run.pid, "sleep"))
         broker = until(lambda: next((pid for pid in descendants(run.pid) if name(pid) not in {"bwrap", "sleep"}), 0))
         os.kill(run.pid, signal.SIGSTOP)
-        enter = ["nsenter", f"--user=/proc/{sleeping}/ns/user", f"--net=/proc/{sleeping}/ns/net", "--preserve-credentials"]
+        enter = [
+            "nsenter",
+            f"--user=/proc/{sleeping}/ns/user",
+            f"--net=/proc/{sleeping}/ns/net",
+            "--preserve-credentials",
+        ]
         enter = enter if os.geteuid() else ["nsenter", f"--net=/proc/{sleeping}/ns/net"]
         look = [*enter, "/usr/bin/python3", "-c", probe]
         assert subprocess.run(look, capture_output=True, check=True).stdout == b"open\n"

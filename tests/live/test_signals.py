@@ -20,7 +20,7 @@ WAYS_TO_STAY = {
     "forked twice": "(setsid sh -c '(sleep 4321 &) &' &) ",
     "stopped": "sleep 4321 & kill -STOP $! ",
     "deaf to every signal": "(trap '' TERM HUP INT QUIT USR1 USR2 ALRM PIPE; exec setsid sleep 4321) & ",
-    "by vfork": '/usr/bin/python3 -c \'import subprocess; subprocess.Popen(["sleep", "4321"], start_new_session=True)\' ',
+    "by vfork": '/usr/bin/python3 -c \'import subprocess as s; s.Popen(["sleep", "4321"], start_new_session=True)\' ',
     "writing to a closed pipe": "(trap '' PIPE; while :; do echo x; sleep 0.1; done | true; sleep 4321) & ",
 }
 

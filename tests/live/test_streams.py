@@ -1,4 +1,4 @@
-"""What a command reads, writes and inherits is what it would without a sandbox, and nothing of the caller's beside it."""
+"""What a command reads, writes and inherits is as without a sandbox, and nothing of the caller's comes beside it."""
 
 import hashlib
 import json

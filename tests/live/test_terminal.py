@@ -113,7 +113,8 @@ def test_size_and_its_changes_reach_the_command() -> None:
 
 
 def test_standard_streams_are_the_terminal() -> None:
-    with on_terminal("--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && : >/dev/tty && echo all; tty") as terminal:
+    script = "test -t 0 && test -t 1 && test -t 2 && : >/dev/tty && echo all; tty"
+    with on_terminal("--", "sh", "-c", script) as terminal:
         terminal.wait_for("all\r\n")
         assert terminal.end() == 0
 
@@ -140,7 +141,8 @@ def test_an_interactive_shell_inside_has_job_control() -> None:
     ids=["killed", "ended", "killed in a group of its own"],
 )
 def test_the_terminal_is_given_back_as_it_was(script: str) -> None:
-    outer = f'before=$(stty -g); {RUN} --timeout 2 -- bash -c "$0"; after=$(stty -g); read word; echo "$word:$before:$after"'
+    run = f'{RUN} --timeout 2 -- bash -c "$0"'
+    outer = f'before=$(stty -g); {run}; after=$(stty -g); read word; echo "$word:$before:$after"'
     with Pty(["/bin/sh", "-c", outer, script]) as terminal:
         terminal.type("word\n")
         found = terminal.wait_for(r"word:([0-9a-f:]+)\r\n")

@@ -10,7 +10,7 @@ import click
 from sandbox.spec import Terminal
 from wicketgate.output import Stream
 from wicketgate.run import Outcome, Request, run
-from wicketgate.speech import print_document, say
+from wicketgate.speech import load_documents, print_document, say
 
 if TYPE_CHECKING:  # loaded where something is allowed; a command without a network needs none of it
     from broker.policy.addresses import Address
@@ -50,6 +50,8 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
         raise click.UsageError("--grant needs a running broker, and none is configured; use --allow or --policy.")
     if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
         raise click.UsageError(f"--timeout {timeout:g} is not a number of seconds above 0 and up to {MAX_TIMEOUT}.")
+    if as_json:
+        load_documents()
     policy = _policy(allow, policy_file, private)
     if policy is None and (resolve or cacert):
         raise click.UsageError("--resolve and --cacert only mean something together with --allow or --policy.")
