@@ -6,8 +6,10 @@ namespaces live as long as a descriptor, a process or a socket in them does, and
 """
 
 import contextlib
+import errno
 import os
 import socket
+import time
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Self
 
 from netns import nftables, rtnetlink
 from netns.listeners import Listeners, open_listeners
-from netns.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, Message, Netlink
+from netns.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, Message, Netlink, NetlinkError
 
 INDEX = 1000  # of both ends: naming it ahead lets one batch make the link and use it
 GATE = ("gate", bytes.fromhex("027767000001"))
@@ -27,6 +29,7 @@ GATE_6, SANDBOX_6 = IPv6Address("fd77:6963:6b65:7400::1"), IPv6Address("fd77:696
 GATE_OF: dict[int, rtnetlink.Address] = {4: GATE_4, 6: GATE_6}
 SANDBOX_OF: dict[int, rtnetlink.Address] = {4: SANDBOX_4, 6: SANDBOX_6}
 CAPTURE_TABLE, CAPTURE_PRIORITY = 100, 100
+OPERATIONAL_SECONDS, POLL_SECONDS = 5.0, 0.0005
 # Without these the kernel would send one refusal a second and stay silent for the rest (icmp(7)).
 UNLIMITED = ("net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit")
 
@@ -76,16 +79,30 @@ def build_bridge() -> Bridge:
             versions = _ip_versions()
             with Netlink(NETLINK_ROUTE) as bridge:
                 bridge.apply(_bridge_messages(sandbox_fd, versions))
-            listeners = open_listeners(ipv6=6 in versions)
-            undo.callback(listeners.close)
-            with Netlink(NETLINK_NETFILTER) as filters:
-                filters.apply(nftables.bridge_rules(listeners.capture_port))
-            sandbox.apply(_sandbox_messages(versions))
+                listeners = open_listeners(ipv6=6 in versions)
+                undo.callback(listeners.close)
+                with Netlink(NETLINK_NETFILTER) as filters:
+                    filters.apply(nftables.bridge_rules(listeners.capture_port))
+                sandbox.apply(_sandbox_messages(versions))
+                _wait_operational(bridge, GATE[0])
+                _wait_operational(sandbox, ETH0[0])
         os.setns(sandbox_fd, os.CLONE_NEWNET)
         with Netlink(NETLINK_NETFILTER) as filters:
             filters.apply(nftables.sandbox_rules())
         undo.pop_all()
     return Bridge(bridge_fd=bridge_fd, sandbox_fd=sandbox_fd, listeners=listeners, ipv6=6 in versions)
+
+
+def _wait_operational(netlink: Netlink, name: str) -> None:
+    """Until the kernel has taken notice of the carrier it throws away what is sent, without a word.
+
+    It does so in a work queue: a first name query or SYN could be lost, and a client would wait seconds to repeat it.
+    """
+    deadline = time.monotonic() + OPERATIONAL_SECONDS
+    while not rtnetlink.is_operational(netlink.ask(rtnetlink.link_state(INDEX, name))[0]):
+        if time.monotonic() > deadline:
+            raise NetlinkError(errno.ETIMEDOUT, f"bring {name} into operation")
+        time.sleep(POLL_SECONDS)
 
 
 def _new_namespace(undo: contextlib.ExitStack) -> int:

@@ -4,9 +4,10 @@ import socket
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
-from netns.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Message, attribute, nested, text
+from netns.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Message, attribute, decode_attributes, nested, text
 
-RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWRULE = 16, 20, 24, 28, 32
+RTM_NEWLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWRULE = 16, 18, 20, 24, 28, 32
+IFLA_OPERSTATE, IF_OPER_UP = 16, 6
 IFF_UP = 0x1
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_AF_SPEC, IFLA_NET_NS_FD = 1, 3, 18, 26, 28
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
@@ -54,6 +55,16 @@ def no_link_local(index: int, name: str) -> Message:
 def link_up(index: int, name: str) -> Message:
     """Bring an interface up."""
     return Message(RTM_NEWLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, IFF_UP, IFF_UP), f"set {name} up")
+
+
+def link_state(index: int, name: str) -> Message:
+    """Ask for one interface; see `is_operational`. Since Linux 6.8 asking also makes the kernel bring it up to date."""
+    return Message(RTM_GETLINK, NLM_F_ACK, _IFINFO.pack(0, 0, index, 0, 0), f"look at {name}")
+
+
+def is_operational(answer: bytes) -> bool:
+    """Whether an answer to `link_state` says that packets pass (RFC 2863, operational status `up`)."""
+    return decode_attributes(answer[_IFINFO.size :]).get(IFLA_OPERSTATE) == bytes([IF_OPER_UP])
 
 
 def _end(index: int, name: str, mac: bytes) -> bytes:

@@ -69,6 +69,7 @@ class HttpConnection:
         )
         self._todo: deque[on.Event] = deque()
         self._busy = False
+        self._unread = False
         self._open = True
         self._closing: on.CloseClient | None = None
         self._tunnel: Tunnel | None = None
@@ -115,6 +116,8 @@ class HttpConnection:
             self._read_client()
         if events & (IN | HANGUP):
             self._read_upstream()
+        if self._unread:
+            self._read_client()
 
     def on_deadline(self, _events: int) -> None:
         """Look at whatever is awaited."""
@@ -158,10 +161,13 @@ class HttpConnection:
 
     def _read_client(self) -> None:
         budget = BYTES_A_TURN
+        # An edge that comes while nothing may be read is not repeated: the next request, or the end, waits behind it.
+        self._unread = True
         while self._open and self._closing is None and self._exchange.wants_client and not self._is_blocked():
             try:
                 count = metered(self._session.meter, self._client.receive, self._reactor.view, upward=True)
             except BlockingIOError:
+                self._unread = False
                 return
             except OSError as error:
                 self._end(Reason.CLIENT_CLOSED, error.strerror or "reset")

@@ -1,4 +1,4 @@
-"""Whatever a payload tries reaches the broker or fails at once; nothing is silent, and every TCP attempt is on record."""
+"""Whatever a payload tries reaches the broker or fails at once; nothing is silent, and TCP is always on record."""
 
 import json
 import re
@@ -275,6 +275,6 @@ def test_a_payload_cannot_change_its_network() -> None:
     ran = run(*payload("tamper"), options=("--allow", "api.example.com"))
     changed = [name for name, outcome in ran.document.items() if outcome == "done"]
     assert changed == []
-    assert {outcome for outcome in ran.document.values()} <= {
+    assert set(ran.document.values()) <= {
         *("EPERM", "EACCES", "EROFS", "ENOENT", "ENODEV", "EINVAL", "ENOSYS", "EOPNOTSUPP", "refused", "absent")
     }

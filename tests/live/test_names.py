@@ -16,7 +16,15 @@ SYNTHETIC = IPv4Network("198.18.0.0/15")
 ALLOW = ("--allow", "api.example.com")
 A, AAAA, SVCB, HTTPS, TXT, MX, SRV, NULL, ANY, AXFR = 1, 28, 64, 65, 16, 15, 33, 10, 255, 252
 NXDOMAIN, NOTIMP = 3, 4
-SERVERS = ["198.19.255.1", "8.8.8.8", "169.254.169.254", "198.18.0.1", "fd77:6963:6b65:7400::1", "2606:4700:4700::1111", "fe80::5"]
+SERVERS = [
+    "198.19.255.1",
+    "8.8.8.8",
+    "169.254.169.254",
+    "198.18.0.1",
+    "fd77:6963:6b65:7400::1",
+    "2606:4700:4700::1111",
+    "fe80::5",
+]
 
 
 def ask(questions: list[list[Any]]) -> list[dict[str, Any]]:
@@ -38,7 +46,9 @@ def test_any_server_answers_from_its_own_address_over_udp_and_tcp() -> None:
 
 
 def test_denied_and_allowed_names_look_alike() -> None:
-    allowed, denied, again = ask([["8.8.8.8", "udp", name, A] for name in ("api.example.com", "evil.example", "API.example.COM")])
+    allowed, denied, again = ask(
+        [["8.8.8.8", "udp", name, A] for name in ("api.example.com", "evil.example", "API.example.COM")]
+    )
     assert IPv4Address(denied["address"]) in SYNTHETIC
     assert allowed["address"] == again["address"] != denied["address"]
     assert (allowed["rcode"], denied["rcode"]) == (0, 0)
@@ -60,7 +70,15 @@ def test_other_types_carry_nothing(kind: int) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("localhost", "a.localhost", "printer.local", "db.internal", "metadata.google.internal", "wpad", "wpad.example"),
+        *(
+            "localhost",
+            "a.localhost",
+            "printer.local",
+            "db.internal",
+            "metadata.google.internal",
+            "wpad",
+            "wpad.example",
+        ),
         *("host.docker.internal", "router.home.arpa", "intranet", "x.onion", "1.0.0.127.in-addr.arpa", "metadata"),
         *("kubernetes.default.svc", "127.1", "0x7f000001"),
     ],
@@ -103,7 +121,8 @@ def test_a_name_is_not_looked_up_in_the_hosts_domains() -> None:
 FLOOD = """
 import json, socket, struct, time
 def query(n):
-    return struct.pack(">HHHHHH", n, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l for l in (b"n%d" % n, b"example")) + b"\\0\\0\\1\\0\\1"
+    head = struct.pack(">HHHHHH", n, 0x100, 1, 0, 0, 0)
+    return head + b"".join(bytes([len(l)]) + l for l in (b"n%d" % n, b"example")) + b"\\0\\0\\1\\0\\1"
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
 got = []
 for start in range(0, 20000, 50):

@@ -72,6 +72,13 @@ def test_each_side_has_two_interfaces_and_no_address_but_its_own(
     assert not any("tentative" in address for address in found[interface]["addr_info"])
 
 
+def test_packets_pass_as_soon_as_it_is_built(bridge: dict[str, Any]) -> None:
+    """While the kernel has not noticed the carrier, a first query would be lost, and asked again after seconds."""
+    for side, interface in (("bridge", "gate"), ("sandbox", "eth0")):
+        (state,) = [link["operstate"] for link in bridge[side]["addresses"] if link["ifname"] == interface]
+        assert state == "UP"
+
+
 def test_the_bridge_has_no_way_out(bridge: dict[str, Any]) -> None:
     routes = words(bridge["bridge"]["routes"])
     away = [route for route in routes if not re.match(r"(local|broadcast|multicast) ", route)]

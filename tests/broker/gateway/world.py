@@ -19,7 +19,7 @@ import tomllib
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -66,9 +66,14 @@ class Origin:
     received: list[bytearray] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
 
+    def forget(self) -> None:
+        """Begin anew. Connections that the broker keeps open go on recording."""
+        for one in self.received:
+            one.clear()
+
     @property
     def text(self) -> bytes:
-        """All that came, of all connections in the order in which they were opened."""
+        """All that came since, of all connections in the order in which they were opened."""
         return b"".join(bytes(one) for one in self.received)
 
 
@@ -259,7 +264,7 @@ def _child(writer: int, scenario: Callable[[World], Awaitable[None]]) -> None:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     runner.run(asyncio.wait_for(_run(scenario, Path(place)), PATIENCE))
         status = 0
-    except BaseException:  # noqa: BLE001  a forked child reports and ends, whatever happened
+    except BaseException:
         os.write(writer, traceback.format_exc().encode()[-60000:])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -268,10 +273,15 @@ def _child(writer: int, scenario: Callable[[World], Awaitable[None]]) -> None:
 
 def exchange(address: tuple[str, int], data: bytes, *, end: bool = False, timeout: float = 20) -> bytes:
     """Send octets and read to the end. A reset ends it like an end of data does, and shows as `RESET` behind it."""
-    with socket.create_connection(address, timeout) as sock:
-        sock.sendall(data)
-        if end:
-            sock.shutdown(socket.SHUT_WR)
+    try:
+        sock = socket.create_connection(address, timeout)
+    except ConnectionResetError:  # refused in the turn in which it was accepted
+        return b"RESET"
+    with sock:
+        with suppress(ConnectionError):  # refused before all was sent: the answer may be there already
+            sock.sendall(data)
+            if end:
+                sock.shutdown(socket.SHUT_WR)
         return read_all(sock)
 
 

@@ -25,7 +25,7 @@ def udp(address, connected=False, size=1200, **_):
             sock.send(bytes(size))
         else:
             sock.sendto(bytes(size), tuple(address))
-        return "received %d" % len(sock.recvfrom(65535)[0])
+        return f"received {len(sock.recvfrom(65535)[0])}"
 
 
 def tcp(address, send="", fast_open=False, bind=None, options=None, **_):
@@ -74,7 +74,7 @@ def ping(address, **_):
     with socket.socket(family_of(address), socket.SOCK_DGRAM, 58 if ":" in address[0] else 1) as sock:
         sock.settimeout(WAIT)
         sock.sendto(bytes([8, 0, 0, 0, 0, 0, 0, 1]), tuple(address))
-        return "received %d" % len(sock.recvfrom(100)[0])
+        return f"received {len(sock.recvfrom(100)[0])}"
 
 
 TYPES = {"udp": udp, "tcp": tcp, "socket": make, "multipath": multipath, "ping": ping}
@@ -84,7 +84,7 @@ def attempt(wanted):
     begin = time.perf_counter()
     try:
         outcome = TYPES[wanted["type"]](**{key: value for key, value in wanted.items() if key != "type"})
-    except socket.timeout:
+    except TimeoutError:
         outcome = "silence"
     except OSError as error:
         outcome = errno.errorcode.get(error.errno, str(error.errno))

@@ -1,5 +1,6 @@
 """What a payload can see of a network: one JSON document."""
 
+import contextlib
 import json
 import os
 import socket
@@ -52,9 +53,7 @@ found = {
 more = []
 for fd in os.listdir("/proc/self/fd"):
     if int(fd) > 2:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             more.append(os.readlink("/proc/self/fd/" + fd))
-        except FileNotFoundError:
-            pass
 found["inherited"] = more
 print(json.dumps(found))
