@@ -177,17 +177,17 @@ class Broker:
         meter.on_end = self.end_grant
         if meter not in self._expiring:
             self._expiring.add(meter)
-            self._expire(meter)
+            self.reactor.later(min(max(0.0, meter.expires_in()), LOOK_SECONDS), lambda: self._expire(meter))
         return meter
 
     def _expire(self, meter: Meter) -> None:
         """End a grant's connections in time. The wall clock may be set meanwhile, so it is looked at repeatedly."""
-        left = meter.expires_in()
-        if left > 0:
+        if not any(session in self._sessions for session in meter.sessions):
+            self._expiring.discard(meter)  # the next session that attaches starts it again
+        elif (left := meter.expires_in()) > 0:
             self.reactor.later(min(left, LOOK_SECONDS), lambda: self._expire(meter))
-            return
-        self._expiring.discard(meter)
-        if any(session.meter is meter for session in self._sessions.values()):
+        else:
+            self._expiring.discard(meter)
             self.end_grant(meter, Reason.GRANT_EXPIRED)
 
     def close_session(self, session: Session, reason: Reason, detail: str = "") -> None:

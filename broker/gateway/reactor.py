@@ -10,6 +10,8 @@ import select
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.gateway.pipes import Pipes
+
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLHUP | select.EPOLLERR  # both ways are gone
 HANGUP = select.EPOLLRDHUP | BROKEN  # the peer will send nothing more
@@ -47,6 +49,7 @@ class Reactor:
         self.now = loop.time()
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
+        self.pipes = Pipes()
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
         self._again: list[tuple[int, Handler]] = []
@@ -114,6 +117,7 @@ class Reactor:
         """Stop. Descriptors that are still watched stay open: their owners close them."""
         self.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
+        self.pipes.close()
 
     def _tick(self) -> None:
         self.now = now = self.loop.time()

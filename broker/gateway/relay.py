@@ -11,6 +11,7 @@ import struct
 from typing import Protocol
 
 from broker.gateway.metering import Meter, metered
+from broker.gateway.pipes import FULL_READS, SIZE, SMALL, Pipe
 from broker.gateway.reactor import HANGUP, IN, OUT, Reactor
 from broker.policy.limits import Limits
 from broker.policy.reasons import Reason
@@ -45,9 +46,21 @@ def reset(sock: Joinable) -> None:
 
 
 class _Direction:
-    """One way of a tunnel. `pending` is what `sink` has not taken yet."""
+    """One way of a tunnel. What `sink` has not taken yet is in `pending` or in `pipe`, never in both."""
 
-    __slots__ = ("done", "exact", "moved", "pending", "sink", "source")
+    __slots__ = (
+        "begin",
+        "calls",
+        "done",
+        "exact",
+        "full_reads",
+        "moved",
+        "pending",
+        "pipe",
+        "sink",
+        "source",
+        "splices",
+    )
 
     def __init__(self, source: Joinable, sink: Joinable, pending: bytes) -> None:
         self.source = source
@@ -56,6 +69,16 @@ class _Direction:
         self.moved = 0
         self.exact = type(source) is socket.socket  # a short read means that nothing is left; not so with TLS records
         self.done = False  # the source has ended and the sink was told
+        self.pipe: Pipe | None = None
+        self.splices = self.exact and type(sink) is socket.socket
+        self.full_reads = 0
+        self.calls = 0  # splices since `begin` bytes had moved
+        self.begin = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the sink has to take something before more is read."""
+        return bool(self.pending) or (self.pipe is not None and self.pipe.held > 0)
 
 
 class Tunnel:
@@ -128,6 +151,8 @@ class Tunnel:
         if watcher is None:
             return
         self._reactor.unwatch(self)
+        for way in (self._up, self._down):
+            self._release_pipe(way)
         for sock in (self._client, self._upstream):
             self._reactor.forget(sock.fileno())
             if clean:
@@ -142,7 +167,7 @@ class Tunnel:
         self.deadline = self._last + idle
         if self.deadline > self._reactor.now:
             return
-        stalled = bool(self._up.pending or self._down.pending)
+        stalled = self._up.waiting or self._down.waiting
         self.end(Reason.IDLE_TIMEOUT, "the reader does not take its data" if stalled else f"idle for {idle:g} s")
 
     def _client_event(self, events: int) -> None:
@@ -152,7 +177,7 @@ class Tunnel:
         self._event(events, self._down, self._up)
 
     def _event(self, events: int, outward: _Direction, inward: _Direction) -> None:
-        if events & OUT and inward.pending:
+        if events & OUT and inward.waiting:
             self._pump(inward)
         if events & (IN | HANGUP) and self._watcher is not None:
             self._pump(outward, hangup=bool(events & HANGUP))
@@ -173,13 +198,12 @@ class Tunnel:
         sink, view = way.sink, self._reactor.view
         size, budget = len(view), BYTES_A_TURN
         self._last = self._reactor.now
+        if way.pipe is not None:
+            self._splice(way, way.pipe)
+            return
+        if way.pending and not self._flush(way):
+            return
         while True:
-            if way.pending:
-                sent = sink.send(way.pending)
-                way.moved += sent
-                way.pending = way.pending[sent:]
-                if way.pending:
-                    return
             count = metered(self._meter, way.source.recv_into, view, upward=way is self._up)
             if count == 0:
                 self._finish(way)
@@ -193,12 +217,61 @@ class Tunnel:
                 # EAGAIN in the middle: the rest must outlive the shared buffer.
                 way.pending = bytes(view[sent:count])
                 return
-            if count < size and way.exact and not hangup and self._meter is None:
-                return  # drained: new data or an end raises a new edge
+            if count < size:
+                way.full_reads = 0
+                if way.exact and not hangup and self._meter is None:
+                    return  # drained: new data or an end raises a new edge
+            elif way.splices and self._start_splicing(way):
+                return
             budget -= count
             if budget <= 0:
                 self._reactor.again(way.source.fileno(), IN | HANGUP)
                 return
+
+    def _flush(self, way: _Direction) -> bool:
+        sent = way.sink.send(way.pending)
+        way.moved += sent
+        way.pending = way.pending[sent:]
+        return not way.pending
+
+    def _start_splicing(self, way: _Direction) -> bool:
+        way.full_reads += 1
+        if way.full_reads < FULL_READS or self._meter is not None:
+            return False
+        way.pipe = self._reactor.pipes.take()
+        if way.pipe is None:
+            return False
+        way.calls, way.begin = 0, way.moved
+        self._splice(way, way.pipe)
+        return True
+
+    def _splice(self, way: _Direction, pipe: Pipe) -> None:
+        """Move by pages until one side says EAGAIN (raised), or the source has nothing more for now."""
+        source, sink, budget = way.source.fileno(), way.sink.fileno(), BYTES_A_TURN
+        while True:
+            while pipe.held:
+                way.moved += pipe.drain(sink)
+            try:
+                count = pipe.fill(source, SIZE)
+            except BlockingIOError:
+                way.splices = way.moved - way.begin >= SMALL * max(way.calls, 1)
+                way.full_reads = 0
+                self._release_pipe(way)
+                return
+            if count == 0:
+                self._release_pipe(way)
+                self._finish(way)
+                return
+            way.calls += 1
+            budget -= count
+            if budget <= 0:
+                self._reactor.again(source, IN | HANGUP)
+                return
+
+    def _release_pipe(self, way: _Direction) -> None:
+        pipe, way.pipe = way.pipe, None
+        if pipe is not None:
+            self._reactor.pipes.give(pipe)
 
     def _finish(self, way: _Direction) -> None:
         way.done = True
