@@ -78,6 +78,9 @@ class _Refilled:
     def judge_again(self) -> None:
         """What is served at the far end is judged there."""
 
+    def tunnel_lives(self, _tunnel: Tunnel) -> None:
+        """Nothing to record."""
+
     def tunnel_ended(self, _tunnel: Tunnel, _reason: Reason, _detail: str) -> None:
         """Nothing to record."""
         self._session.forget(self)

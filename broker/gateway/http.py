@@ -151,6 +151,11 @@ class HttpConnection:
         if isinstance(verdict, Denied):
             self.abort(Reason.POLICY_CHANGED, verdict.detail)
 
+    def tunnel_lives(self, tunnel: Tunnel) -> None:
+        """Put a long one on record."""
+        recorder = self._session.recorder
+        recorder.progress(self._about, bytes_up=tunnel.bytes_up, bytes_down=tunnel.bytes_down)
+
     def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
         """A WebSocket is over."""
         self._session.forget(self)
@@ -438,6 +443,8 @@ class HttpConnection:
             self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the request head did not arrive in time"))
 
     def _check_exchange(self, now: float) -> None:
+        down = self._outlet.accepted - self._down_before
+        self._session.recorder.progress(self._about, bytes_up=self._upstream.bytes_up, bytes_down=down)
         exchange, limits = self._exchange, self._session.limits
         quiet = now - self._last
         if exchange.awaits_continue and quiet >= CONTINUE_SECONDS:

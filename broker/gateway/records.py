@@ -10,6 +10,8 @@ from broker.policy.decide import Allowed, Denied
 from broker.policy.decide import Verdict as Decision
 from broker.policy.reasons import Family, Reason, Refusal
 
+PROGRESS_SECONDS = 60.0
+
 
 @dataclass(slots=True)
 class About:
@@ -25,6 +27,7 @@ class About:
     started: float = 0.0  # on the reactor's clock
     dialled: str = ""
     rule: str = ""
+    progressed: float = 0.0  # when the last progress record was due
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +69,15 @@ class Recorder:
     ) -> None:
         """Record the end of what was allowed."""
         verdict = Verdict.FAILURE if reason.family is Family.FAILURE else None
-        self._write(Kind.CLOSE, about, verdict, reason, detail, bytes_up, bytes_down, status)
+        self._write(Kind.CLOSE, about, verdict, reason, detail, moved=(bytes_up, bytes_down), status=status)
+
+    def progress(self, about: About, *, bytes_up: int, bytes_down: int) -> None:
+        """Record once a minute that something long goes on: a tunnel of hours must not be invisible until it ends."""
+        since = about.progressed or about.started
+        if self.now() - since < PROGRESS_SECONDS:
+            return
+        about.progressed = self.now()
+        self._write(Kind.PROGRESS, about, None, None, "", moved=(bytes_up, bytes_down))
 
     def session_event(self, event: Event, detail: str = "") -> None:
         """Record the begin or the end of the session."""
@@ -86,10 +97,10 @@ class Recorder:
         kind: Kind,
         about: About,
         verdict: Verdict | None,
-        reason: Reason,
+        reason: Reason | None,
         detail: str,
-        bytes_up: int = 0,
-        bytes_down: int = 0,
+        *,
+        moved: tuple[int, int] = (0, 0),
         status: int = 0,
     ) -> str:
         record = Record(
@@ -110,9 +121,9 @@ class Recorder:
             rule=about.rule,
             detail=detail,
             dialled=about.dialled,
-            bytes_up=bytes_up,
-            bytes_down=bytes_down,
-            duration_ms=round((self.now() - about.started) * 1000, 1) if kind is Kind.CLOSE else 0.0,
+            bytes_up=moved[0],
+            bytes_down=moved[1],
+            duration_ms=0.0 if kind is Kind.DECISION else round((self.now() - about.started) * 1000, 1),
             status=status,
         )
         try:

@@ -17,6 +17,7 @@ from broker.policy.limits import Limits
 from broker.policy.reasons import Reason
 
 BYTES_A_TURN = 1 << 20
+LIFE_SECONDS = 15.0  # between looks at a tunnel that is not idle
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -33,6 +34,9 @@ class Joinable(Protocol):
 
 class Watcher(Protocol):
     """Who is told of a tunnel's life."""
+
+    def tunnel_lives(self, tunnel: "Tunnel") -> None:
+        """Called now and then while it is open."""
 
     def tunnel_ended(self, tunnel: "Tunnel", reason: Reason, detail: str) -> None:
         """Called once, when both sockets are closed."""
@@ -120,7 +124,7 @@ class Tunnel:
         self._down = _Direction(upstream, client, late)
         self._last = reactor.now
         self._half_closed = False
-        self.deadline = reactor.now + limits.idle_seconds
+        self.deadline = reactor.now + min(limits.idle_seconds, LIFE_SECONDS)
 
     @property
     def bytes_up(self) -> int:
@@ -164,8 +168,11 @@ class Tunnel:
     def on_deadline(self, _events: int) -> None:
         """Nothing moved for too long, or it moved since the deadline was set."""
         idle = self._limits.half_closed_seconds if self._half_closed else self._limits.idle_seconds
-        self.deadline = self._last + idle
-        if self.deadline > self._reactor.now:
+        now = self._reactor.now
+        if self._last + idle > now:
+            self.deadline = min(self._last + idle, now + LIFE_SECONDS)
+            if self._watcher is not None:
+                self._watcher.tunnel_lives(self)
             return
         stalled = self._up.waiting or self._down.waiting
         self.end(Reason.IDLE_TIMEOUT, "the reader does not take its data" if stalled else f"idle for {idle:g} s")
@@ -195,7 +202,7 @@ class Tunnel:
             self.end(broken, error.strerror or "")
 
     def _move(self, way: _Direction, *, hangup: bool) -> None:
-        sink, view = way.sink, self._reactor.view
+        view = self._reactor.view
         size, budget = len(view), BYTES_A_TURN
         self._last = self._reactor.now
         if way.pipe is not None:
@@ -208,14 +215,7 @@ class Tunnel:
             if count == 0:
                 self._finish(way)
                 return
-            try:
-                sent = sink.send(view[:count])
-            except BlockingIOError:
-                sent = 0
-            way.moved += sent
-            if sent < count:
-                # EAGAIN in the middle: the rest must outlive the shared buffer.
-                way.pending = bytes(view[sent:count])
+            if not self._pass_on(way, view[:count]):
                 return
             if count < size:
                 way.full_reads = 0
@@ -227,6 +227,18 @@ class Tunnel:
             if budget <= 0:
                 self._reactor.again(way.source.fileno(), IN | HANGUP)
                 return
+
+    def _pass_on(self, way: _Direction, data: memoryview) -> bool:
+        try:
+            sent = way.sink.send(data)
+        except BlockingIOError:
+            sent = 0
+        way.moved += sent
+        if sent < len(data):
+            # EAGAIN in the middle: the rest must outlive the shared buffer.
+            way.pending = bytes(data[sent:])
+            return False
+        return True
 
     def _flush(self, way: _Direction) -> bool:
         sent = way.sink.send(way.pending)

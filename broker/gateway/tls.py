@@ -115,6 +115,11 @@ class TlsConnection:
             detail = verdict.detail if isinstance(verdict, Denied) else "the policy now inspects this host"
             self.abort(Reason.POLICY_CHANGED, detail)
 
+    def tunnel_lives(self, tunnel: Tunnel) -> None:
+        """Put a long one on record."""
+        recorder = self._session.recorder
+        recorder.progress(self._about, bytes_up=tunnel.bytes_up, bytes_down=tunnel.bytes_down)
+
     def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
         """Record what moved."""
         self._session.forget(self)
