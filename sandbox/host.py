@@ -53,7 +53,8 @@ def read_filter(machine: str) -> bytes:
 
     Read as a file: loading the package that builds it would take longer than starting bubblewrap.
     """
-    program = FILTERS / f"{machine}.bpf"
+    # uname(2) tells a machine without a dot; the filters that only take notes have one.
+    program = FILTERS / f"{machine.replace('.', '_')}.bpf"
     try:
         return program.read_bytes()
     except OSError as error:

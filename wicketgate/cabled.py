@@ -18,7 +18,7 @@ from sandbox.spec import Authority as Rights
 from sandbox.spec import Mount, Network
 from wicketgate.brokered import start_broker
 from wicketgate.identity import Identity, prepare_state
-from wicketgate.run import Outcome, Start
+from wicketgate.start import Outcome, Start
 
 # What names the netlink step that failed, when the kernel has networks but not what captures their traffic.
 _CAPTURE_STEPS = ("rule", "table", "chain")
@@ -85,6 +85,6 @@ def _bridge() -> Bridge:
     except OSError as error:
         raise LaunchError(
             Code.NO_NETWORK_NAMESPACES,
-            f"The bridge cannot be built: the kernel refuses a network namespace or a socket ({explain_namespaces(error)}).",
+            f"The bridge cannot be built: the kernel refuses a namespace or a socket ({explain_namespaces(error)}).",
             "It needs network namespaces, nf_tables and transparent sockets; `wicketgate doctor` looks closer.",
         ) from error

@@ -71,7 +71,7 @@ def test_bad_input_is_refused(case: dict[str, Any], as_json: bool, scene: Path) 
         ("no-user-namespaces", CABLE, "user namespace"),
         ("policy", (), "refuses a user namespace"),
         ("policy", CABLE, "user namespace"),
-        ("no-network", CABLE, "network namespace"),
+        ("no-network", CABLE, "refuses a namespace"),
         ("no-nf-tables", CABLE, "nf_tables"),
         ("no-netlink", CABLE, "netlink|broker cannot start"),
         ("no-bwrap", (), "bubblewrap.*[Ii]nstall"),

@@ -1,0 +1,96 @@
+"""What one run is made from and how it starts: the request, what is looked up before anything is made, the drop.
+
+After `Start.drop` nothing may be imported: the serving user may not be able to read this interpreter.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from netns.kernel import enter_user_namespace, explain_namespaces
+from sandbox.errors import Code, LaunchError
+from sandbox.host import Host
+from sandbox.launch import launch
+from sandbox.ownership import lend_workspace
+from sandbox.plan import plan
+from sandbox.spec import Authority as Rights
+from sandbox.spec import Call, SandboxSpec, Terminal
+from sandbox.supervise import Ending, check_interrupted, supervise
+from wicketgate.identity import Identity, lend_pipes
+from wicketgate.output import Capture, Captured
+
+if TYPE_CHECKING:  # a command without a network needs none of these, and they are most of the start's time
+    from broker.control.messages import Finished
+    from broker.policy.addresses import Address
+    from broker.policy.authority import Authority
+    from broker.policy.rules import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One `wicketgate run`. `policy` is None for a sandbox without a network."""
+
+    argv: tuple[str, ...]
+    policy: "Policy | None" = None
+    workspace: Path | None = None
+    fixed: "Mapping[Authority, tuple[Address, ...]]" = field(default_factory=dict)
+    certificates: tuple[bytes, ...] = ()
+    timeout: float | None = None
+    terminal: Terminal = field(default_factory=Terminal)
+    capture: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it went. `finished` is None without a broker, `output` without capture."""
+
+    session: str
+    ending: Ending
+    finished: "Finished | None" = None
+    output: Captured | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is looked up and loaded before anything is made."""
+
+    request: Request
+    session: str
+    host: Host
+    identity: Identity
+
+    def drop(self) -> None:
+        """Give up what only root has, for good, and enter the user namespace. Raises LaunchError."""
+        if not self.identity.is_current:
+            if self.request.workspace is not None:
+                lend_workspace(self.request.workspace, uid=self.identity.uid, gid=self.identity.gid)
+            lend_pipes(self.identity)
+        self.identity.become()
+        try:
+            enter_user_namespace(os.CLONE_NEWPID)
+        except OSError as error:
+            raise LaunchError(
+                Code.NO_USER_NAMESPACES,
+                f"The kernel refuses a user namespace ({explain_namespaces(error)}).",
+                "`wicketgate doctor` names the layer that forbids it and what to change.",
+            ) from error
+
+    def execute(self, rights: Rights, *, broker: int | None = None) -> tuple[Ending, Captured | None]:
+        """Start the command and wait for its end. `broker`: a child whose end ends the command."""
+        request = self.request
+        spec = SandboxSpec(
+            call=Call(argv=request.argv, timeout=request.timeout), authority=rights, terminal=request.terminal
+        )
+        capture = Capture() if request.capture else None
+        with contextlib.nullcontext() if capture is None else capture:
+            stdio = capture.stdio if capture is not None else {}
+            check_interrupted()
+            launched = launch(
+                plan(spec, self.host.layout), bwrap_fd=self.host.bwrap_fd, seccomp=self.host.seccomp, stdio=stdio
+            )
+            drains = capture.drains() if capture is not None else {}
+            ending = supervise(launched, timeout=spec.timeout, broker=broker, drains=drains)
+        return ending, capture.result() if capture is not None else None
