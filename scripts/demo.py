@@ -92,14 +92,15 @@ def perform(step: Step, where: Path) -> tuple[bool, list[dict[str, Any]]]:
 
 
 def records(messages: str) -> list[dict[str, Any]]:
-    """What the audit log says of the run whose last line names session and log, in the order of time."""
+    """What the audit log says of the run whose last line names session and log, oldest first."""
     told = SUMMARY.search(messages)
     if told is None:
         return []
-    session, directory = told["session"], Path(told["directory"])
-    every = [json.loads(line) for log in directory.rglob("*.jsonl") for line in log.read_text("utf-8").splitlines()]
-    wanted = [one for one in every if one.get("session") == session and one["kind"] in ("decision", "close")]
-    return sorted(wanted, key=lambda one: str(one["time"]))
+    search = [sys.executable, "-m", "wicketgate", "audit", "search", "--session", told["session"], "--json"]
+    state = str(Path(told["directory"]).parent)
+    done = subprocess.run([*search, "--state-dir", state], check=True, capture_output=True, text=True)
+    page = json.loads(done.stdout)
+    return [one for one in reversed(page["records"]) if one["kind"] in ("decision", "close")]
 
 
 def show(found: list[dict[str, Any]]) -> None:
