@@ -10,6 +10,7 @@ from sandbox.plan import (
     Bind,
     Devices,
     Directory,
+    Empty,
     File,
     Operation,
     Plan,
@@ -57,6 +58,8 @@ def _words(operation: Operation, supply: Supply) -> list[str]:
             return ["--dev", str(destination)]
         case Processes(destination):
             return ["--proc", str(destination)]
+        case Empty(destination):
+            return ["--ro-bind-data", str(supply(b"")), str(destination)]
         case ReadOnly(destination):
             return ["--remount-ro", str(destination)]
         case _:

@@ -27,6 +27,8 @@ SHARED = (
     "/etc/protocols",
     "/etc/services",
 )
+# The caller's keys have no namespace: any process of the same user sees their descriptions (keyrings(7)).
+HIDDEN = ("/proc/keys", "/proc/key-users")
 SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs")
 
 
@@ -154,5 +156,6 @@ def _read_layout() -> HostLayout:
     return HostLayout(
         links=links,
         directories=tuple(path for path in BESIDE_USR if path not in linked and Path(path).is_dir()),
+        hidden=tuple(path for path in HIDDEN if Path(path).exists()),
         shared=tuple(path for path in (*SHARED, *patterns) if Path(path).exists()),
     )

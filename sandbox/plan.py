@@ -79,13 +79,20 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
+class Empty:
+    """An empty, read-only file over one that is there."""
+
+    destination: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOnly:
     """Make what is mounted at this place read-only from here on."""
 
     destination: Path
 
 
-type Operation = Bind | File | Directory | Symlink | Tmpfs | Devices | Processes | ReadOnly
+type Operation = Bind | File | Directory | Symlink | Tmpfs | Devices | Processes | Empty | ReadOnly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,7 @@ class HostLayout:
 
     links: tuple[tuple[str, str], ...]  # ("/bin", "usr/bin"): a link beside /usr
     directories: tuple[str, ...]  # real directories beside /usr ("/lib64" on hosts without merged /usr)
+    hidden: tuple[str, ...] = ()  # files of /proc that tell about others of this user
     shared: tuple[str, ...]  # files and directories below /etc that programs need and that hold no secret
 
 
@@ -112,7 +120,7 @@ class Plan:
 def plan(spec: SandboxSpec, host: HostLayout) -> Plan:
     """Lay a sandbox out. Total: whatever could be wrong with the spec was refused when it was made."""
     workspace = spec.authority.workspace
-    operations: list[Operation] = [*_system(host), *_etc(spec, host), Processes(), Devices(), *_private(spec)]
+    operations: list[Operation] = [*_system(host), *_etc(spec, host), *_proc(host), Devices(), *_private(spec)]
     if workspace is not None:
         operations.append(Bind(workspace, workspace, writable=True))
     operations += [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
@@ -139,6 +147,10 @@ def _etc(spec: SandboxSpec, host: HostLayout) -> list[Operation]:
     operations += [File(Path("/etc", name), content.encode()) for name, content in _etc_files(spec)]
     operations += [_show(mount) for mount in spec.authority.trust]
     return operations
+
+
+def _proc(host: HostLayout) -> list[Operation]:
+    return [Processes(), *(Empty(Path(path)) for path in host.hidden)]
 
 
 def _show(mount: Mount) -> Bind:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,9 +132,23 @@ def test_a_stricter_umask_is_kept() -> None:
     assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.strip() == b"0077"
 
 
+ADD_KEY = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+SESSION_KEYRING, USER_KEYRING = -3, -4
+
+
 def test_the_callers_keys_are_out_of_reach() -> None:
-    told = inside("cat /proc/keys /proc/key-users 2>/dev/null; true")
-    assert told == ""
+    """Neither their contents (the filter) nor their descriptions, which /proc shows to every process of the same user."""
+    program = f"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+for ring in ({SESSION_KEYRING}, {USER_KEYRING}):
+    assert libc.syscall({ADD_KEY}, b"user", b"{SECRET}", b"x", ctypes.c_size_t(1), ring) > 0
+assert "{SECRET}" in open("/proc/keys").read()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+    look = wicketgate_words("--", "sh", "-c", "cat /proc/keys /proc/key-users; echo seen")
+    done = subprocess.run([sys.executable, "-c", program, *look], capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"seen\n"
 
 
 def test_standard_streams_can_be_opened_by_name() -> None:

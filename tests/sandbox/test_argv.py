@@ -14,6 +14,7 @@ GOLDEN = Path(__file__).parents[1] / "cases" / "argv"
 LAYOUT = HostLayout(
     links=(("/bin", "usr/bin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64"), ("/sbin", "usr/sbin")),
     directories=("/lib32",),
+    hidden=("/proc/keys",),
     shared=("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
 )
 CALL = Call(argv=("sh", "-c", "echo --bind / / --"), timeout=5)
