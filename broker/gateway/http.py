@@ -324,7 +324,8 @@ class HttpConnection:
             )
         )
         self._read_client()
-        self._read_upstream()
+        if not upstream.used:
+            self._read_upstream()  # what a new one said while it was reached raised its edge then
 
     def _failed(self, refusal: Refusal) -> None:
         self._upstream_failed(refusal, repeatable=False)

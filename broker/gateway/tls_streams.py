@@ -12,6 +12,7 @@ from broker.gateway.reactor import Reactor
 from broker.gateway.relay import reset
 from broker.gateway.streams import Piece
 
+RECORD = 16 * 1024  # the largest a TLS record carries (RFC 8446 §5.1)
 GATHER = 64 * 1024  # one read of `ssl` is at most one record; several are worth one turn of the plane
 JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
 
@@ -42,9 +43,9 @@ class TlsStream:
                 if total:
                     return total  # what arrived whole is delivered first; the error comes again
                 raise
-            if count == 0:
-                return total
             total += count
+            if count < RECORD:
+                break  # most likely all there is; a caller that wants more asks again
         return total
 
     def send(self, pieces: Sequence[Piece]) -> int:
