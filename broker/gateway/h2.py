@@ -1,36 +1,32 @@
 """The HTTP/2 plane, for clients that offer nothing else: each stream is a request, judged like any other.
 
 hyper-h2 does the frames (docs/decisions/0005-http2.md). All streams of a connection name the authority that it was
-opened for; any other is answered 421. They share one upstream connection, which is reached for the first allowed one.
+opened for; any other is answered 421. They share one upstream connection (`h2_upstream`), which is reached for the
+first allowed one.
 """
 
 from typing import TYPE_CHECKING
 
-import h2.errors
 import h2.events as on
+from h2.errors import ErrorCodes
 
 from broker.audit.records import Plane
 from broker.gateway.h2_exchange import H2Exchange, acknowledge, attempt
-from broker.gateway.h2_streams import Frames
+from broker.gateway.h2_streams import RESET_COST, Frames, Over
+from broker.gateway.h2_upstream import UpstreamLink, name_of
 from broker.gateway.reach import Reaching
 from broker.gateway.records import About
 from broker.gateway.requests import judged_question
 from broker.gateway.tls_streams import TlsStream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority, parse_authority
-from broker.policy.decide import Allowed, Denied, Facts, Stage
+from broker.policy.decide import Denied
+from broker.policy.facts import Facts, Stage
 from broker.policy.grants import Spend
 from broker.policy.reasons import Reason, Refusal
 from broker.wire.http1.rewrite import format_host
-from broker.wire.http2.fields import (
-    Request,
-    format_request,
-    format_response,
-    parse_request,
-    parse_response,
-    parse_trailers,
-)
-from broker.wire.problem import problem
+from broker.wire.http2.answers import format_answer, is_grpc
+from broker.wire.http2.fields import Field, Request, format_response, parse_request, parse_response, parse_trailers
 
 if TYPE_CHECKING:
     from broker.gateway.session import Session
@@ -53,16 +49,15 @@ class H2Connection:
             session.reactor,
             client,
             client_side=False,
-            handle=self._from_client,
+            handle=self._handle,
             ended=self._client_ended,
-            drained=self._client_drained,
+            drained=self._drained,
         )
-        self._upstream: Frames | None = None
-        self._upstream_address = ""
+        self._link: UpstreamLink | None = None  # where the next request goes
         self._reaching: Reaching | None = None
         self._exchanges: dict[int, H2Exchange] = {}
-        self._by_upstream: dict[int, H2Exchange] = {}
         self._has_paid = False
+        self._is_leaving = False  # the client said GOAWAY
         self._last = session.reactor.now
         self.deadline = self._last + CHECK_SECONDS
 
@@ -88,21 +83,22 @@ class H2Connection:
         """Look at whatever is awaited."""
         now, limits = self._session.reactor.now, self._session.limits
         self.deadline = now + CHECK_SECONDS
-        self._client.earn()
         for exchange in list(self._exchanges.values()):
             awaited = exchange.upstream_id and not exchange.status and exchange.up.ended
             if awaited and now - exchange.awaited_since >= limits.upstream_head_seconds:
-                self._fail(exchange, Refusal(Reason.UPSTREAM_TIMEOUT, "no response in time"))
-        if now - self._last >= limits.idle_seconds:
+                self.fail(exchange, Refusal(Reason.UPSTREAM_TIMEOUT, "no response in time"))
+            elif exchange.down.waiting and now - exchange.down.since >= limits.stalled_write_seconds:
+                self._reset(exchange, Reason.IDLE_TIMEOUT, "the client does not take its response")
+        moved = max(self._last, self._link.last) if self._link is not None else self._last
+        if now - moved >= limits.idle_seconds:
             self.abort(Reason.IDLE_TIMEOUT, f"nothing moved for {limits.idle_seconds:g} s")
 
     # the client's side
 
-    def _from_client(self, event: on.Event) -> None:
+    def _handle(self, event: on.Event) -> None:
         self._last = self._session.reactor.now
         match event:
             case on.RequestReceived():
-                self._client.earn()
                 self._request(event.stream_id or 0, list(event.headers or ()), ended=event.stream_ended is not None)
             case on.DataReceived():
                 self._data_up(event.stream_id or 0, event.data or b"", event.flow_controlled_length or 0)
@@ -111,227 +107,59 @@ class H2Connection:
             case on.StreamEnded():
                 self._ended_up(event.stream_id or 0)
             case on.StreamReset():
-                self._client.spend(4)
-                self._client_reset(event.stream_id or 0)
+                self._client.spend(RESET_COST)
+                self._client_reset(event.stream_id or 0, event.error_code or 0)
             case on.WindowUpdated():
-                self._client_drained()
+                self._client.spend()
+                self._drained()
             case on.ConnectionTerminated():
-                self._end(Reason.CLIENT_CLOSED, "the client said GOAWAY")
-                self._client.close()
-            case on.PingReceived() | on.RemoteSettingsChanged() | on.PriorityUpdated():
+                self._client.spend()
+                self._is_leaving = True
+                self._leave_if_done()
+            case on.RemoteSettingsChanged():
+                self._client.spend()
+                self._drained()  # its windows may be larger now
+            case on.PingReceived() | on.PingAckReceived() | on.PriorityUpdated() | on.UnknownFrameReceived():
                 self._client.spend()
             case _:
                 pass
 
-    def _request(self, stream_id: int, headers: list[tuple[bytes, bytes]], *, ended: bool) -> None:
+    def _request(self, stream_id: int, headers: list[Field], *, ended: bool) -> None:
         about = About(Plane.H2, self._wanted, scheme="https", authority=str(self._asked))
         about.started = self._session.reactor.now
         try:
             request = parse_request(headers, self._session.http_limits)
-            about.method, about.path = request.method, request.path.decode("ascii")
-            authority = parse_authority(request.authority, default_port=443)
-            about.authority = str(authority)
-            if authority != self._asked:
-                detail = f":authority names {authority}, but the connection was opened for {self._asked}"
-                raise Refusal(Reason.NAME_MISMATCH, detail)
-            question = judged_question(self._facts(request, authority), request.path, request.fields)
         except Refusal as refusal:
-            self._deny(stream_id, about, Denied(refusal.reason, None, refusal.detail))
+            self._session.settle(about, Denied(refusal.reason, None, refusal.detail))
+            # RFC 9113 §8.1.1: malformed is a stream error; an answer may come before it.
+            self._answer(stream_id, about, refusal, code=ErrorCodes.PROTOCOL_ERROR)
             return
-        decided = self._refused or self._session.decide(question.facts)
+        about.method, about.path = request.method, request.path.decode("ascii")
+        grpc = is_grpc(request.fields)
+        try:
+            facts = self._judged(about, request)
+        except Refusal as refusal:
+            self._session.settle(about, Denied(refusal.reason, None, refusal.detail))
+            self._answer(stream_id, about, refusal, grpc=grpc)
+            return
+        decided = self._refused or self._session.decide(facts)
         cost = (Spend.REQUEST,) if self._has_paid else (Spend.CONNECTION, Spend.REQUEST)
         verdict = self._session.settle(about, decided, *cost)
         if isinstance(verdict, Denied):
-            self._answer(stream_id, about, verdict.reason, verdict.detail)
+            self._answer(stream_id, about, Refusal(verdict.reason, verdict.detail), grpc=grpc)
             return
         self._has_paid = True
-        exchange = self._exchanges[stream_id] = H2Exchange(stream_id, about, request)
+        exchange = self._exchanges[stream_id] = H2Exchange(stream_id, about, request, verdict)
         exchange.up.ended = ended
-        self._reach(exchange, verdict)
+        self._reach(exchange)
 
-    def _data_up(self, stream_id: int, data: bytes, controlled: int) -> None:
-        exchange = self._exchanges.get(stream_id)
-        acknowledge(self._client, stream_id, controlled - len(data))
-        if exchange is None:
-            acknowledge(self._client, stream_id, len(data))
-            return
-        if not data:
-            self._client.spend()
-        meter = self._session.meter
-        if meter is not None:
-            if meter.room_up < len(data):
-                meter.exhausted()
-                return
-            meter.count_up(len(data))
-        exchange.up.waiting.append(data)
-        self._pump_up(exchange)
-
-    def _trailers_up(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
-        exchange = self._exchanges.get(stream_id)
-        if exchange is None:
-            return
-        try:
-            exchange.up.trailers = parse_trailers(headers, self._session.http_limits, Reason.BAD_REQUEST)
-        except Refusal as refusal:
-            self._reset(exchange, refusal.reason, refusal.detail)
-
-    def _ended_up(self, stream_id: int) -> None:
-        exchange = self._exchanges.get(stream_id)
-        if exchange is not None:
-            exchange.up.ended = True
-            exchange.awaited_since = self._session.reactor.now
-            self._pump_up(exchange)
-
-    def _client_reset(self, stream_id: int) -> None:
-        exchange = self._exchanges.get(stream_id)
-        if exchange is not None:
-            self._finish(exchange, Reason.CLIENT_CLOSED, "the client reset the stream")
-            self._reset_upstream(exchange)
-
-    def _client_drained(self) -> None:
-        for exchange in list(self._exchanges.values()):
-            self._pump_down(exchange)
-
-    def _client_ended(self, detail: str) -> None:
-        self._end(Reason.CLIENT_CLOSED, detail)
-
-    # the upstream's side
-
-    def _reach(self, exchange: H2Exchange, allowed: Allowed) -> None:
-        if self._upstream is not None:
-            self._send(exchange)
-        elif self._reaching is None:
-            self._reaching = reaching = Reaching(
-                self._session.dialler,
-                self._session.inspector,
-                scheme="https",
-                authority=self._asked,
-                seconds=self._session.limits.connect_seconds,
-                done=self._reached,
-                alpn=ALPN,
-            )
-            reaching.start(allowed.addresses)
-
-    def _reached(self, outcome: Upstream | Refusal) -> None:
-        self._reaching = None
-        if isinstance(outcome, Refusal):
-            for exchange in list(self._exchanges.values()):
-                self._fail(exchange, outcome)
-            return
-        self._upstream_address = outcome.address
-        self._upstream = Frames(
-            self._session.reactor,
-            outcome.stream,
-            client_side=True,
-            handle=self._from_upstream,
-            ended=self._upstream_ended,
-            drained=self._upstream_drained,
-        )
-        self._upstream.start()
-        for exchange in list(self._exchanges.values()):
-            self._send(exchange)
-
-    def _send(self, exchange: H2Exchange) -> None:
-        upstream = self._upstream
-        if upstream is None or exchange.upstream_id:
-            return
-        headers = format_request(exchange.request, host=format_host(self._asked, "https"))
-        exchange.upstream_id = upstream_id = upstream.h2.get_next_available_stream_id()
-        exchange.about.dialled = self._upstream_address
-        exchange.awaited_since = self._session.reactor.now
-        bodiless = exchange.up.ended and not exchange.up.waiting and exchange.up.trailers is None
-        self._by_upstream[upstream_id] = exchange
-        if not attempt(lambda: upstream.h2.send_headers(upstream_id, headers, end_stream=bodiless)):
-            self._fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, "the upstream takes no further stream"))
-            return
-        exchange.up.finished = bodiless
-        upstream.flush()
-        self._pump_up(exchange)
-
-    def _from_upstream(self, event: on.Event) -> None:
-        self._last = self._session.reactor.now
-        exchange = self._by_upstream.get(getattr(event, "stream_id", None) or 0)
-        match event:
-            case on.ResponseReceived() if exchange is not None:
-                self._response(exchange, list(event.headers or ()))
-            case on.DataReceived():
-                self._data_down(exchange, event.stream_id or 0, event.data or b"", event.flow_controlled_length or 0)
-            case on.TrailersReceived() if exchange is not None:
-                self._trailers_down(exchange, list(event.headers or ()))
-            case on.StreamEnded() if exchange is not None:
-                exchange.down.ended = True
-                self._pump_down(exchange)
-            case on.StreamReset() if exchange is not None:
-                self._fail(exchange, Refusal(Reason.UPSTREAM_CLOSED, "the upstream reset the stream"))
-            case on.WindowUpdated() | on.RemoteSettingsChanged():
-                self._upstream_drained()
-            case on.ConnectionTerminated():
-                self._upstream_ended("the upstream said GOAWAY")
-            case _:
-                pass  # interim responses and ALTSVC are not passed on
-
-    def _response(self, exchange: H2Exchange, headers: list[tuple[bytes, bytes]]) -> None:
-        try:
-            response = parse_response(headers, self._session.http_limits)
-        except Refusal as refusal:
-            self._fail(exchange, refusal)
-            return
-        exchange.status = response.status
-        if attempt(lambda: self._client.h2.send_headers(exchange.stream_id, format_response(response))):
-            self._client.flush()
-
-    def _data_down(self, exchange: H2Exchange | None, upstream_id: int, data: bytes, controlled: int) -> None:
-        upstream = self._upstream
-        if upstream is None:
-            return
-        acknowledge(upstream, upstream_id, controlled - len(data))
-        if exchange is None:
-            acknowledge(upstream, upstream_id, len(data))
-            return
-        meter = self._session.meter
-        if meter is not None:
-            if meter.room_down < len(data):
-                meter.exhausted()
-                return
-            meter.count_down(len(data))
-        exchange.down.waiting.append(data)
-        self._pump_down(exchange)
-
-    def _trailers_down(self, exchange: H2Exchange, headers: list[tuple[bytes, bytes]]) -> None:
-        try:
-            exchange.down.trailers = parse_trailers(headers, self._session.http_limits, Reason.UPSTREAM_PROTOCOL)
-        except Refusal as refusal:
-            self._fail(exchange, refusal)
-
-    def _upstream_drained(self) -> None:
-        for exchange in list(self._exchanges.values()):
-            self._pump_up(exchange)
-
-    def _upstream_ended(self, detail: str) -> None:
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None:
-            upstream.release()
-        for exchange in list(self._by_upstream.values()):
-            self._fail(exchange, Refusal(Reason.UPSTREAM_CLOSED, detail))
-
-    # both
-
-    def _pump_up(self, exchange: H2Exchange) -> None:
-        upstream = self._upstream
-        if upstream is not None and exchange.upstream_id and not exchange.up.finished:
-            attempt(lambda: exchange.up.pump(self._client, exchange.stream_id, upstream, exchange.upstream_id))
-
-    def _pump_down(self, exchange: H2Exchange) -> None:
-        upstream = self._upstream
-        if upstream is None or not exchange.status:
-            return
-        attempt(lambda: exchange.down.pump(upstream, exchange.upstream_id, self._client, exchange.stream_id))
-        if exchange.down.finished:
-            self._finish(exchange, Reason.FINISHED, "")
-            if not exchange.up.finished:
-                self._reset_upstream(exchange)
-                attempt(lambda: self._client.h2.reset_stream(exchange.stream_id, h2.errors.ErrorCodes.NO_ERROR))
-                self._client.flush()
+    def _judged(self, about: About, request: Request) -> Facts:
+        authority = parse_authority(request.authority, default_port=443)
+        about.authority = str(authority)
+        if authority != self._asked:
+            detail = f":authority names {authority}, but the connection was opened for {self._asked}"
+            raise Refusal(Reason.NAME_MISMATCH, detail)
+        return judged_question(self._facts(request, authority), request.path, request.fields).facts
 
     def _facts(self, request: Request, authority: Authority) -> Facts:
         path, mark, query = request.path.decode("ascii").partition("?")
@@ -344,61 +172,192 @@ class H2Connection:
             query=query if mark else None,
         )
 
-    def _deny(self, stream_id: int, about: About, denied: Denied) -> None:
-        self._session.settle(about, denied)
-        self._answer(stream_id, about, denied.reason, denied.detail)
+    def _data_up(self, stream_id: int, data: bytes, controlled: int) -> None:
+        exchange = self._exchanges.get(stream_id)
+        acknowledge(self._client, stream_id, controlled - len(data))  # padding
+        if not data:
+            self._client.spend()
+        if exchange is None or exchange.up.finished:
+            acknowledge(self._client, stream_id, len(data))
+            return
+        meter = self._session.meter
+        if meter is not None:
+            if meter.room_up < len(data):
+                meter.exhausted()
+                return
+            meter.count_up(len(data))
+        if data:
+            exchange.up.waiting.append(data)
+        self.pump_up(exchange)
 
-    def _answer(self, stream_id: int, about: About, reason: Reason, detail: str) -> None:
+    def _trailers_up(self, stream_id: int, headers: list[Field]) -> None:
+        exchange = self._exchanges.get(stream_id)
+        if exchange is None:
+            return
+        try:
+            exchange.up.trailers = parse_trailers(headers, self._session.http_limits, Reason.BAD_REQUEST)
+        except Refusal as refusal:
+            self._reset(exchange, refusal.reason, refusal.detail, ErrorCodes.PROTOCOL_ERROR)
+
+    def _ended_up(self, stream_id: int) -> None:
+        exchange = self._exchanges.get(stream_id)
+        if exchange is not None:
+            exchange.up.ended = True
+            exchange.awaited_since = self._session.reactor.now
+            self.pump_up(exchange)
+
+    def _client_reset(self, stream_id: int, code: int) -> None:
+        exchange = self._exchanges.get(stream_id)
+        if exchange is not None:
+            self._finish(exchange, Reason.CLIENT_CLOSED, f"the client reset the stream ({name_of(code)})", code)
+
+    def _drained(self) -> None:
+        for exchange in list(self._exchanges.values()):
+            self.pump_down(exchange)
+
+    def _client_ended(self, over: Over) -> None:
+        if over.violation:
+            about = About(Plane.H2, self._wanted, scheme="https", authority=str(self._asked))
+            self._session.recorder.refuse(about, Refusal(Reason.BAD_FRAMING, f"HTTP/2: {over.detail}"))
+        self._end(Reason.CLIENT_CLOSED, over.detail)
+
+    # the upstream's side; see `h2_upstream.Owner`
+
+    def _reach(self, exchange: H2Exchange) -> None:
+        if self._link is not None:
+            self._link.send(exchange)
+        elif self._reaching is None:
+            self._reaching = reaching = Reaching(
+                self._session.dialler,
+                self._session.inspector,
+                scheme="https",
+                authority=self._asked,
+                seconds=self._session.limits.connect_seconds,
+                done=self._reached,
+                alpn=ALPN,
+            )
+            reaching.start(exchange.allowed.addresses)
+
+    def _reached(self, outcome: Upstream | Refusal) -> None:
+        self._reaching = None
+        waiting = [one for one in self._exchanges.values() if one.link is None]
+        if isinstance(outcome, Refusal):
+            for exchange in waiting:
+                self.fail(exchange, outcome)
+            return
+        self._link = link = UpstreamLink(self._session, outcome, self, format_host(self._asked, "https"))
+        for exchange in waiting:
+            link.send(exchange)
+        link.start()
+
+    def link_ended(self, link: UpstreamLink) -> None:
+        if self._link is link:
+            self._link = None
+
+    def repeat(self, exchange: H2Exchange) -> None:
+        exchange.link = None
+        self._reach(exchange)
+
+    def interim(self, exchange: H2Exchange, headers: list[Field]) -> None:
+        exchange.interim += 1
+        if exchange.interim > self._session.http_limits.informational:
+            self.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, "too many interim responses"))
+            return
+        try:
+            response = parse_response(headers, self._session.http_limits)
+        except Refusal as refusal:
+            self.fail(exchange, refusal)
+            return
+        attempt(lambda: self._client.h2.send_headers(exchange.stream_id, format_response(response)))
+        self._client.flush()
+
+    def response(self, exchange: H2Exchange, headers: list[Field], *, ended: bool) -> None:
+        try:
+            response = parse_response(headers, self._session.http_limits)
+        except Refusal as refusal:
+            self.fail(exchange, refusal)
+            return
+        exchange.status = response.status
+        fields = format_response(response)
+        # The end must come with the fields where it did: gRPC's "trailers-only" is read from that.
+        if attempt(lambda: self._client.h2.send_headers(exchange.stream_id, fields, end_stream=ended)):
+            exchange.down.finished = ended
+            self._client.flush()
+            self.pump_down(exchange)
+
+    def pump_up(self, exchange: H2Exchange) -> None:
+        link = exchange.link
+        if link is None or not exchange.upstream_id or exchange.up.finished:
+            return
+        now = self._session.reactor.now
+        attempt(lambda: exchange.up.pump(self._client, exchange.stream_id, link.frames, exchange.upstream_id, now))
+
+    def pump_down(self, exchange: H2Exchange) -> None:
+        link = exchange.link
+        if link is None or not exchange.status:
+            return
+        now = self._session.reactor.now
+        if not exchange.down.finished and not attempt(
+            lambda: exchange.down.pump(link.frames, exchange.upstream_id, self._client, exchange.stream_id, now)
+        ):
+            self._reset(exchange, Reason.UPSTREAM_PROTOCOL, "the response cannot be passed on")
+            return
+        if exchange.down.finished:
+            self._client.earn()
+            whole = exchange.up.finished
+            self._finish(exchange, Reason.FINISHED, "")
+            if not whole:  # RFC 9113 §8.1: a whole answer to half a request ends with a reset that is no error
+                attempt(lambda: self._client.h2.reset_stream(exchange.stream_id, ErrorCodes.NO_ERROR))
+                self._client.flush()
+
+    def drop_up(self, exchange: H2Exchange) -> None:
+        acknowledge(self._client, exchange.stream_id, exchange.up.drop())
+
+    def fail(self, exchange: H2Exchange, refusal: Refusal, code: int = ErrorCodes.INTERNAL_ERROR) -> None:
+        """An answer if none has begun, else a reset, so that nobody takes it for the end."""
+        if exchange.status:
+            self._reset(exchange, refusal.reason, refusal.detail, code or ErrorCodes.INTERNAL_ERROR)
+            return
+        self._session.recorder.refuse(exchange.about, refusal)
+        self._forget(exchange)
+        if code == ErrorCodes.REFUSED_STREAM:  # the client may send it again by itself (RFC 9113 §8.7)
+            attempt(lambda: self._client.h2.reset_stream(exchange.stream_id, code))
+            self._client.flush()
+        else:
+            self._answer(exchange.stream_id, exchange.about, refusal, grpc=is_grpc(exchange.request.fields))
+        self._leave_if_done()
+
+    # ends
+
+    def _answer(
+        self, stream_id: int, about: About, refusal: Refusal, *, grpc: bool = False, code: int = ErrorCodes.NO_ERROR
+    ) -> None:
+        self._client.spend()
         self._session.flush()
-        body = problem(
-            reason,
-            detail=detail,
+        headers, body = format_answer(
+            refusal.reason,
+            detail=refusal.detail,
             rule=about.rule or None,
             reachable=self._session.reachable,
             record=about.record or None,
+            grpc=grpc,
         )
-        headers = [
-            (b":status", str(reason.status or 403).encode("ascii")),
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", str(len(body)).encode("ascii")),
-            (b"cache-control", b"no-store"),
-        ]
-        frames = self._client
-        bodiless = about.method == "HEAD"
-        if attempt(lambda: frames.h2.send_headers(stream_id, headers, end_stream=bodiless)) and not bodiless:
-            attempt(lambda: frames.h2.send_data(stream_id, body, end_stream=True))
-        # RFC 9113 §8.1: a whole answer to half a request ends with a reset that is no error.
-        attempt(lambda: frames.h2.reset_stream(stream_id, h2.errors.ErrorCodes.NO_ERROR))
-        frames.flush()
-
-    def _fail(self, exchange: H2Exchange, refusal: Refusal) -> None:
-        """The upstream failed: an answer if none has begun, else a reset, so that nobody takes it for the end."""
-        if exchange.status:
-            self._reset(exchange, refusal.reason, refusal.detail)
-            return
-        self._forget(exchange)
-        self._session.recorder.refuse(exchange.about, refusal)
-        self._reset_upstream(exchange)
-        self._answer(exchange.stream_id, exchange.about, refusal.reason, refusal.detail)
-
-    def _reset(self, exchange: H2Exchange, reason: Reason, detail: str) -> None:
-        self._finish(exchange, reason, detail)
-        self._reset_upstream(exchange)
-        attempt(lambda: self._client.h2.reset_stream(exchange.stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR))
+        frames = self._client.h2
+        body = b"" if about.method == "HEAD" else body
+        final = code == ErrorCodes.NO_ERROR  # else the stream must still be open for its error
+        if attempt(lambda: frames.send_headers(stream_id, headers, end_stream=final and not body)) and body:
+            attempt(lambda: frames.send_data(stream_id, body, end_stream=final))
+        # RFC 9113 §8.1: where the request has not ended, the client need not send the rest.
+        attempt(lambda: frames.reset_stream(stream_id, code))
         self._client.flush()
 
-    def _reset_upstream(self, exchange: H2Exchange) -> None:
-        upstream = self._upstream
-        if upstream is not None and exchange.upstream_id:
-            attempt(lambda: upstream.h2.reset_stream(exchange.upstream_id, h2.errors.ErrorCodes.CANCEL))
-            upstream.flush()
+    def _reset(self, exchange: H2Exchange, reason: Reason, detail: str, code: int = ErrorCodes.INTERNAL_ERROR) -> None:
+        self._finish(exchange, reason, detail)
+        attempt(lambda: self._client.h2.reset_stream(exchange.stream_id, code))
+        self._client.flush()
 
-    def _forget(self, exchange: H2Exchange) -> None:
-        self._exchanges.pop(exchange.stream_id, None)
-        self._by_upstream.pop(exchange.upstream_id, None)
-
-    def _finish(self, exchange: H2Exchange, reason: Reason, detail: str) -> None:
-        self._forget(exchange)
+    def _finish(self, exchange: H2Exchange, reason: Reason, detail: str, code: int = ErrorCodes.CANCEL) -> None:
+        """Put an exchange's end on record; what the upstream still sends for it is not wanted."""
         self._session.recorder.close(
             exchange.about,
             reason,
@@ -407,6 +366,21 @@ class H2Connection:
             bytes_down=exchange.down.moved,
             status=exchange.status,
         )
+        self._forget(exchange, code)
+        self._leave_if_done()
+
+    def _forget(self, exchange: H2Exchange, code: int = ErrorCodes.CANCEL) -> None:
+        self._exchanges.pop(exchange.stream_id, None)
+        acknowledge(self._client, exchange.stream_id, exchange.up.drop())
+        link = exchange.link
+        if link is not None:
+            if not (exchange.up.finished and exchange.down.finished):
+                link.reset(exchange, code)
+            link.forget(exchange)
+
+    def _leave_if_done(self) -> None:
+        if self._is_leaving and not self._exchanges:
+            self._client.close()
 
     def _end(self, reason: Reason, detail: str) -> None:
         self._session.reactor.unwatch(self)
@@ -416,6 +390,6 @@ class H2Connection:
             self._reaching = None
         for exchange in list(self._exchanges.values()):
             self._finish(exchange, reason, detail)
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None:
-            upstream.release()
+        link, self._link = self._link, None
+        if link is not None:
+            link.release()

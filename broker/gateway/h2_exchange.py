@@ -7,12 +7,19 @@ windows that we grant.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import h2.exceptions
 
 from broker.gateway.h2_streams import MAX_FRAME, Frames
 from broker.gateway.records import About
+from broker.policy.decide import Allowed
 from broker.wire.http2.fields import Field, Request
+
+if TYPE_CHECKING:
+    from broker.gateway.h2_upstream import UpstreamLink
+
+DRIBBLE = 1024  # octets; a window that takes less at a time earns its owner nothing
 
 
 @dataclass(slots=True)
@@ -24,8 +31,9 @@ class Way:
     ended: bool = False  # the sender has ended
     finished: bool = False  # and the receiver was told
     moved: int = 0
+    since: float = 0.0  # when something moved last, or began to wait
 
-    def pump(self, source: Frames, source_id: int, sink: Frames, sink_id: int) -> None:
+    def pump(self, source: Frames, source_id: int, sink: Frames, sink_id: int, now: float) -> None:
         """Send what the window takes, acknowledge it, and end where the sender has."""
         while self.waiting and not sink.outlet.blocked:
             data = self.waiting[0]
@@ -37,11 +45,14 @@ class Way:
                 self.waiting.popleft()
             else:
                 self.waiting[0] = data[room:]
+            if len(piece) == len(data) or room >= DRIBBLE:
+                sink.earn()
             last = self.ended and not self.waiting and self.trailers is None
             sink.h2.send_data(sink_id, piece, end_stream=last)
             sink.flush()
             self.finished = last
             self.moved += len(piece)
+            self.since = now
             acknowledge(source, source_id, len(piece))
         if self.ended and not self.waiting and not self.finished:
             self.finished = True
@@ -51,18 +62,28 @@ class Way:
                 sink.h2.end_stream(sink_id)
             sink.flush()
 
+    def drop(self) -> int:
+        """Forget what waits; how many octets it was, which the sender's connection window still misses."""
+        count = sum(map(len, self.waiting))
+        self.waiting.clear()
+        return count
+
 
 @dataclass(slots=True)
 class H2Exchange:
-    """A judged request. `upstream_id` is 0 until it was sent."""
+    """A judged request. `upstream_id` is 0 until it was sent, `status` until a final response has begun."""
 
     stream_id: int
     about: About
     request: Request
+    allowed: Allowed
     up: Way = field(default_factory=Way)
     down: Way = field(default_factory=Way)
+    link: "UpstreamLink | None" = None
     upstream_id: int = 0
     status: int = 0
+    interim: int = 0  # responses before the final one
+    repeated: bool = False
     awaited_since: float = 0.0  # a response head
 
 

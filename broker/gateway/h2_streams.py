@@ -1,11 +1,12 @@
 """Frames of one HTTP/2 connection over a stream: hyper-h2 on one side, octets on the other.
 
 Shared by the client's and the upstream's side. Output that was not taken waits; input is not read meanwhile. What a
-peer may make us do without sending a request is counted (`ABUSE`), because each such frame is cheap for it.
+peer may make us do without moving anything is counted, because each such frame is cheap for it.
 """
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import h2.config
 import h2.connection
@@ -13,18 +14,43 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+from hyperframe.frame import Frame, GoAwayFrame
 
+from broker.gateway.lingering import Lingering
 from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT, Reactor
 from broker.gateway.streams import Outlet, Stream
 
 CONCURRENT_STREAMS = 100
 WINDOW = 256 * 1024
+CONNECTION_WINDOW = 1 << 20
 MAX_FRAME = 16384
 HEADER_LIST = 64 * 1024
 BYTES_A_TURN = 1 << 20
-# Resets, pings, settings, priorities, empty data: how many a connection may send more than requests it made
-# (CVE-2023-44487, CVE-2025-8671, CVE-2019-9511 and their like).
-ABUSE = 500
+# Resets, pings, settings, priorities, window updates, empty data, refused requests: how many of them a connection has
+# in hand, and how many it gets back in a second. What moves data and what ends well earns some too
+# (CVE-2023-44487, CVE-2025-8671, CVE-2019-9511 to 9518 and their like).
+CREDIT = 500
+CREDIT_A_SECOND = 50.0
+EARNED = 2
+RESET_COST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Why a connection is over. `violation`: the peer broke the protocol, or one of our limits."""
+
+    detail: str
+    violation: bool = False
+
+
+class _Connection(h2.connection.H2Connection):
+    """hyper-h2, but a GOAWAY is not the end: what was begun before it is served to its end (RFC 9113 §6.8)."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        event = h2.events.ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        return [], [event]
 
 
 class Frames:
@@ -37,7 +63,7 @@ class Frames:
         *,
         client_side: bool,
         handle: Callable[[h2.events.Event], None],
-        ended: Callable[[str], None],
+        ended: Callable[[Over], None],
         drained: Callable[[], None],
     ) -> None:
         self._reactor = reactor
@@ -47,9 +73,13 @@ class Frames:
         self._ended = ended
         self._drained = drained
         self._open = True
-        self._credit = ABUSE
-        config = h2.config.H2Configuration(client_side=client_side, header_encoding=None)
-        self.h2 = h2.connection.H2Connection(config)
+        self._credit = float(CREDIT)
+        self._credited = reactor.now
+        # Malformed field lists are ours to judge: a stream is refused for them, not its whole connection.
+        config = h2.config.H2Configuration(
+            client_side=client_side, header_encoding=None, validate_inbound_headers=False
+        )
+        self.h2 = _Connection(config)
         self.h2.local_settings = h2.settings.Settings(
             client=client_side,
             initial_values={
@@ -61,29 +91,33 @@ class Frames:
             },
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it still has its socket."""
+        return self._open
+
     def start(self) -> None:
         """Take over a socket that the reactor watches."""
         self._reactor.replace(self.stream.sock.fileno(), self.on_event)
         self.h2.initiate_connection()
-        self.h2.increment_flow_control_window(WINDOW * 4)
+        self.h2.increment_flow_control_window(CONNECTION_WINDOW)
         self.flush()
         self.on_event(IN)
 
     def on_event(self, events: int) -> None:
         """The socket is readable, writable or broken."""
-        if events & BROKEN:
-            self._end("the connection broke")
-            return
         if events & OUT and self.outlet.blocked:
             try:
                 self.outlet.flush()
             except OSError as error:
-                self._end(error.strerror or "reset")
+                self._end(Over(error.strerror or "reset"))
                 return
             if not self.outlet.blocked:
                 self._drained()
-        if events & (IN | HANGUP):
+        if self._open and events & (IN | HANGUP):
             self._read()
+        if events & BROKEN:  # what it said before counts
+            self._end(Over("the connection broke"))
 
     def flush(self) -> None:
         """Send what hyper-h2 has to say."""
@@ -92,26 +126,27 @@ class Frames:
             try:
                 self.outlet.put((data,))
             except OSError as error:
-                self._end(error.strerror or "reset")
+                self._end(Over(error.strerror or "reset"))
 
     def spend(self, amount: int = 1) -> None:
         """A frame that costs the peer nothing; too many end the connection."""
-        self._credit -= amount
+        now = self._reactor.now
+        self._credit = min(CREDIT, self._credit + (now - self._credited) * CREDIT_A_SECOND) - amount
+        self._credited = now
         if self._credit < 0:
-            self.close(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            self._violate(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, "too many frames that move nothing")
 
     def earn(self) -> None:
-        """A request: the peer may send a few more of the others."""
-        self._credit = min(ABUSE, self._credit + 4)
+        """Something useful happened: the peer may send a few more of the others."""
+        self._credit = min(CREDIT, self._credit + EARNED)
 
     def close(self, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR) -> None:
         """Say GOAWAY and end."""
-        if not self._open:
-            return
-        with contextlib.suppress(h2.exceptions.ProtocolError):
-            self.h2.close_connection(code)
-        self.flush()
-        self._end(code.name.lower())
+        if self._open:
+            with contextlib.suppress(h2.exceptions.ProtocolError):
+                self.h2.close_connection(code)
+            self.flush()
+            self._end(Over(code.name.lower()))
 
     def release(self) -> None:
         """Close the socket; nothing is called back any more."""
@@ -128,10 +163,10 @@ class Frames:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._end(error.strerror or "reset")
+                self._end(Over(error.strerror or "reset"))
                 return
             if count == 0:
-                self._end("closed")
+                self._end(Over("closed"))
                 return
             self._take(bytes(self._reactor.view[:count]))
             budget -= count
@@ -143,8 +178,7 @@ class Frames:
         try:
             events = self.h2.receive_data(data)
         except h2.exceptions.ProtocolError as error:
-            self.flush()  # the GOAWAY that says which error
-            self._end(f"a protocol error: {type(error).__name__}")
+            self._violate(error.error_code, type(error).__name__)
             return
         for event in events:
             if not self._open:
@@ -152,9 +186,21 @@ class Frames:
             self._handle(event)
         self.flush()
 
-    def _end(self, detail: str) -> None:
+    def _violate(self, code: h2.errors.ErrorCodes, detail: str) -> None:
+        """Say GOAWAY with the error, and let it be read before the socket closes."""
+        if not self._open:
+            return
+        with contextlib.suppress(h2.exceptions.ProtocolError):
+            self.h2.close_connection(code)
+        self.flush()
+        if self._open:
+            self._open = False
+            Lingering(self._reactor, self.stream)
+            self._ended(Over(f"{h2.errors.ErrorCodes(code).name}: {detail}", violation=True))
+
+    def _end(self, over: Over) -> None:
         if self._open:
             self._open = False
             self._reactor.remove(self.stream.sock.fileno())
             self.stream.close()
-            self._ended(detail)
+            self._ended(over)

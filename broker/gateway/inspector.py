@@ -72,4 +72,4 @@ class Inspector:
         """A context that trusts the system's roots and the configured ones. Raises CertsError."""
         self.load()
         assert self._trust is not None
-        return self._trust.context_for(host, UPSTREAM_PROTOCOLS[0])
+        return self._trust.context_for(host, alpn)

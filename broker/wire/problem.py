@@ -19,9 +19,9 @@ _encode = JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 # json escapes what is below 0x20 or above 0x7e but DEL; the rest keeps a body inert where a browser sniffs it
 _INERT = {0x7F: "\\u007f", ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _EXTRA_FIELDS = {
-    Reason.METHOD_REFUSED: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n",  # RFC 9110 §15.5.6 wants one
-    Reason.RATE_LIMITED: b"Retry-After: 1\r\n",  # RFC 6585 §4
-    Reason.TOO_MANY_CONNECTIONS: b"Retry-After: 1\r\n",
+    Reason.METHOD_REFUSED: ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),  # RFC 9110 §15.5.6 wants one
+    Reason.RATE_LIMITED: ("Retry-After", "1"),  # RFC 6585 §4
+    Reason.TOO_MANY_CONNECTIONS: ("Retry-After", "1"),
 }
 
 
@@ -77,15 +77,24 @@ def http_response(  # noqa: PLR0913  (the same, and the connection's)
     lines = (
         f"HTTP/1.1 {code} {code.phrase}",
         *(() if date is None else (f"Date: {date}",)),
-        "Content-Type: application/problem+json",
         f"Content-Length: {len(body)}",
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
-        f'Proxy-Status: wicketgate; error={_proxy_status(reason)}; details="{reason}"',
+        *(f"{name}: {value}" for name, value in problem_fields(reason)),
         f"Connection: {'keep-alive' if keep_alive else 'close'}",
+        "\r\n",
     )
-    fields = "\r\n".join(lines).encode("ascii") + b"\r\n" + _EXTRA_FIELDS.get(reason, b"")
-    return fields + b"\r\n" + (b"" if head else body)
+    return "\r\n".join(lines).encode("ascii") + (b"" if head else body)
+
+
+def problem_fields(reason: Reason) -> tuple[tuple[str, str], ...]:
+    """What the head says beside status, length and connection, whatever the version of HTTP."""
+    extra = _EXTRA_FIELDS.get(reason)
+    return (
+        ("Content-Type", "application/problem+json"),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Proxy-Status", f'wicketgate; error={_proxy_status(reason)}; details="{reason}"'),
+        *(() if extra is None else (extra,)),
+    )
 
 
 def _proxy_status(reason: Reason) -> str:
