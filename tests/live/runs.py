@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,12 @@ from typing import IO, Any
 
 FRONT = (sys.executable, "-m", "wicketgate", "run")
 PR_SET_CHILD_SUBREAPER = 36
+# A background job of a shell, or one under nohup, is started with these ignored, which a run would honour (execve(2)).
+for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _action)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 PATIENCE = 20.0  # seconds until a condition that must come true is given up; generous, the machine may be busy
 
 

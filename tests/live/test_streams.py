@@ -137,7 +137,7 @@ SESSION_KEYRING, USER_KEYRING = -3, -4
 
 
 def test_the_callers_keys_are_out_of_reach() -> None:
-    """Neither their contents (the filter) nor their descriptions, which /proc shows to every process of the same user."""
+    """Neither their contents (the filter) nor their descriptions, which /proc shows to any process of the user."""
     program = f"""
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
