@@ -135,7 +135,7 @@ def test_no_other_kind_of_socket_can_be_made(options: tuple[str, ...]) -> None:
     assert {name: one["ms"] for name, one in outcomes.items() if one["ms"] >= AT_ONCE} == {}
 
 
-LITERALS = [
+LITERALS: list[list[Any]] = [
     ["1.1.1.1", 443],
     ["8.8.8.8", 22],
     ["8.8.8.8", 853],

@@ -169,7 +169,7 @@ class World:
                 got.extend(data)
                 feed(data)
 
-            reader.feed_data = feed_data  # type: ignore[method-assign]
+            reader.feed_data = feed_data  # type: ignore[method-assign, assignment]
             # What had arrived before this line is in the buffer already.
             got.extend(reader._buffer)  # type: ignore[attr-defined]
             try:
