@@ -69,6 +69,7 @@ class HttpConnection:
         )
         self._todo: deque[on.Event] = deque()
         self._busy = False
+        self._put_off = False
         self._unread = False
         self._open = True
         self._closing: on.CloseClient | None = None
@@ -165,6 +166,9 @@ class HttpConnection:
     # moving octets
 
     def _read_client(self) -> None:
+        if self._busy:
+            self._put_off = True  # events that wait hold views of the one buffer: to read now would overwrite them
+            return
         budget = BYTES_A_TURN
         # An edge that comes while nothing may be read is not repeated: the next request, or the end, waits behind it.
         self._unread = True
@@ -188,6 +192,9 @@ class HttpConnection:
                 return
 
     def _read_upstream(self) -> None:
+        if self._busy:
+            self._put_off = True
+            return
         budget = BYTES_A_TURN
         while self._open and not self._outlet.blocked and (upstream := self._upstream.current) is not None:
             if not self._is_relaying():
@@ -241,6 +248,10 @@ class HttpConnection:
                 self._do(self._todo.popleft())
         finally:
             self._busy = False
+        if self._put_off:
+            self._put_off = False
+            self._read_client()
+            self._read_upstream()
 
     def _do(self, event: on.Event) -> None:  # noqa: C901  one arm an event
         match event:

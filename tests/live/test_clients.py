@@ -59,7 +59,9 @@ def test_curl_is_denied_readably_in_clear(https_origin: HttpsOrigin) -> None:
 
 def test_curl_is_denied_over_tls(https_origin: HttpsOrigin) -> None:
     before = len(https_origin.seen())
-    ran = run("curl", "-sS", "-o", "-", f"https://{DENIED}:{https_origin.https}/x", options=reaching(https_origin, NAME))
+    ran = run(
+        "curl", "-sS", "-o", "-", f"https://{DENIED}:{https_origin.https}/x", options=reaching(https_origin, NAME)
+    )
     # A reset, or under inspection the problem document: never the origin's answer.
     assert ran.code != 0 or json.loads(ran.out)["reason"] == "host_not_allowed"
     assert [(one["verdict"], one["reason"]) for one in ran.decisions()] == [("deny", "host_not_allowed")]
@@ -154,7 +156,9 @@ s.addEventListener('error', e => {{ console.log('error', e.message); process.exi
 
 @pytest.mark.parametrize("scheme", ["wss", "ws"])
 def test_node_ws(websocket_origin: Origin, workspace: Path, scheme: str) -> None:
-    packed = subprocess.run(["npm", "pack", "--silent", "ws@8"], cwd=workspace, check=True, capture_output=True, text=True)
+    packed = subprocess.run(
+        ["npm", "pack", "--silent", "ws@8"], cwd=workspace, check=True, capture_output=True, text=True
+    )
     package = workspace / "node_modules" / "ws"
     package.mkdir(parents=True)
     archive = workspace / packed.stdout.strip()
@@ -189,7 +193,9 @@ def configured(*command: str) -> str:
 
 def test_pip_downloads_from_the_index_of_this_machine(workspace: Path) -> None:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    found = configured(*pip, "config", "get", "global.index-url") or configured(*pip, "config", "get", "install.index-url")
+    found = configured(*pip, "config", "get", "global.index-url") or configured(
+        *pip, "config", "get", "install.index-url"
+    )
     default = configured(sys.executable, "-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
     url = os.environ.get("PIP_INDEX_URL") or found or default
     host, options = index_options(url)

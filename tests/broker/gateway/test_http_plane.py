@@ -425,6 +425,7 @@ async def test_running_out_of_descriptors_does_not_end_the_accepting(world: Worl
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd) for fd in os.listdir("/proc/self/fd")) + 1, hard))
         held = use_up_descriptors()
+
         def connect_all() -> None:
             for one in clients:
                 one.connect(where)
