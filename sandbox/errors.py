@@ -21,6 +21,8 @@ class Code(StrEnum):
     BROKER_FAILED = "broker_failed"
     BROKER_GONE = "broker_gone"
     SANDBOX_FAILED = "sandbox_failed"
+    SANDBOX_LOST = "sandbox_lost"
+    TIMED_OUT = "timed_out"
     COMMAND_NOT_FOUND = "command_not_found"
     COMMAND_NOT_EXECUTABLE = "command_not_executable"
 

@@ -130,6 +130,7 @@ def test_a_timeout_asks_first() -> None:
     done = wicketgate("--timeout", "0.5", "--json", "--", "bash", "-c", script)
     document = json.loads(done.stdout)
     assert (done.returncode, document["exit_code"], document["timed_out"]) == (124, 124, True)
+    assert document["error"]["code"] == "timed_out"
     assert document["stdout"]["text"] == "asked\n"
 
 

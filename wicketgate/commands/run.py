@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sandbox.errors import Code
 from sandbox.spec import Terminal
+from sandbox.supervise import Ending
 from wicketgate.output import Stream
 from wicketgate.run import Outcome, Request, run
 from wicketgate.speech import load_documents, print_document, say
@@ -163,22 +165,30 @@ def _terminal() -> Terminal:
 
 
 def _report(outcome: Outcome, *, as_json: bool) -> int:
-    finished, ending = outcome.finished, outcome.ending
+    ending, finished = outcome.ending, outcome.finished
     if as_json:
         return ending.code if print_document(_document(outcome)) else REFUSED
-    if ending.broker_gone:
-        say("the broker has gone; the command was ended, because it had no network any more")
-    elif ending.lost:
-        say("the sandbox's own process was killed from outside; everything in it has ended")
-    elif ending.timed_out:
-        say("the time limit is over; everything in the sandbox was ended")
-    elif not ending.started and ending.code == REFUSED:
-        say("the sandbox could not be set up, so the command was not started")
+    trouble = _trouble(ending)
+    if trouble is not None:
+        say(trouble[1])
     if finished is not None:
         failures = f", {finished.failures} failed" if finished.failures else ""
         counts = f"{finished.allowed} allowed, {finished.denied} denied{failures}"
         say(f"{counts}; session {outcome.session} in {finished.log}")
     return ending.code
+
+
+def _trouble(ending: Ending) -> tuple[str, str] | None:
+    """What ended the run beside the command itself: a code and a sentence."""
+    if ending.broker_gone:
+        return Code.BROKER_GONE, "the broker has gone; the command was ended, because it had no network any more"
+    if ending.lost:
+        return Code.SANDBOX_LOST, "the sandbox's own process was killed from outside; everything in it has ended"
+    if ending.timed_out:
+        return Code.TIMED_OUT, "the time limit is over; everything in the sandbox was ended"
+    if not ending.started and ending.code == REFUSED:
+        return Code.SANDBOX_FAILED, "the sandbox could not be set up, so the command was not started"
+    return None
 
 
 def _document(outcome: Outcome) -> dict[str, object]:
@@ -188,9 +198,10 @@ def _document(outcome: Outcome) -> dict[str, object]:
         "exit_code": outcome.ending.code,
         "started": outcome.ending.started,
         "timed_out": outcome.ending.timed_out,
-        "broker_gone": outcome.ending.broker_gone,
-        "lost": outcome.ending.lost,
     }
+    trouble = _trouble(outcome.ending)
+    if trouble is not None:
+        document["error"] = {"code": trouble[0], "message": trouble[1]}
     if outcome.output is not None:
         document["stdout"] = _text(outcome.output.stdout)
         document["stderr"] = _text(outcome.output.stderr)
