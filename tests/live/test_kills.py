@@ -14,7 +14,7 @@ import pytest
 from tests.live.runs import PATIENCE, adopted, descendants, find, line, name, running, start, until, wicketgate
 
 pytestmark = pytest.mark.live
-ROUNDS = 40  # for each kind of run
+ROUNDS = 30  # for each of three kinds of run
 LIMIT = 2.0  # seconds
 CABLE = ("--allow", "origin.example")
 KNOWN_STATE = {"audit", "trust", "authority", "ca", "certs"}
@@ -32,9 +32,14 @@ def residue(places: tuple[Path, ...]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("words", [(), CABLE], ids=["alone", "with a cable"])
+@pytest.mark.parametrize("words", [(), CABLE, ("--workspace",)], ids=["alone", "with a cable", "with a workspace"])
 def test_any_process_killed_at_any_moment(words: tuple[str, ...], tmp_path: Path) -> None:
     chance = random.Random(f"kill {words}")
+    if words == ("--workspace",):
+        workspace = tmp_path / "closed" / "work"
+        workspace.mkdir(parents=True)
+        workspace.parent.chmod(0o700)
+        words = ("--workspace", str(workspace))
     environ = os.environ | {"TMPDIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     state = Path("/var/lib/wicketgate") if os.geteuid() == 0 else tmp_path / "state"
     with adopted() as left:
