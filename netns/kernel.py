@@ -32,11 +32,15 @@ def die_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def drop_capabilities() -> None:
-    """Empty the bounding, permitted, effective and inheritable sets of this thread (capabilities(7), capset(2))."""
+def drop_capabilities(*, bounding: bool = True) -> None:
+    """Empty the bounding, permitted, effective and inheritable sets of this thread (capabilities(7), capset(2)).
+
+    Only CAP_SETPCAP can empty the bounding set. `bounding=False` leaves it: under no_new_privs it gives nothing.
+    """
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
-    _empty_bounding_set()
+    if bounding:
+        _empty_bounding_set()
     if _libc.capset(header, data) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"capset: {os.strerror(code)}")

@@ -35,6 +35,7 @@ class Event(StrEnum):
     RELOAD_FAILED = "reload_failed"  # policy
     FLAG = "flag"  # policy: egress turned on or off, detail says which
     ISSUED = "issued"  # grant
+    REFUSED = "refused"  # grant: asked for and not issued; policy: somebody who may not use a socket
     REVOKED = "revoked"  # grant
     EXPIRED = "expired"  # grant
     EXHAUSTED = "exhausted"  # grant

@@ -212,14 +212,14 @@ class Broker:
         if not self._sessions:
             self._on_idle()
 
-    def close(self) -> None:
-        """End everything and finish the log."""
+    def close(self, *, sign: bool = False) -> None:
+        """End everything and finish the log, with a signed checkpoint where `sign` asks for it."""
         for session in tuple(self._sessions.values()):
             self.close_session(session, Reason.BROKER_STOPPED)
         self.reactor.close()
         self._resolver.close()
         with suppress(AuditUnavailable):
-            self.log.close(sign=False)
+            self.log.close(sign=sign)
 
     def record(self, record: Record) -> None:
         """Put something on record that no session said."""

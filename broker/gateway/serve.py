@@ -36,7 +36,7 @@ def preload() -> None:
 
 def serve_one(connection: socket.socket, settings: Settings) -> None:
     """Serve the session of one runner until its connection closes."""
-    _raise_descriptors()
+    raise_descriptors()
     make_absolute()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -65,7 +65,8 @@ async def _serve(connection: socket.socket, settings: Settings) -> None:
     broker.close()
 
 
-def _raise_descriptors() -> None:
+def raise_descriptors() -> None:
+    """Take as many descriptors as this process may, and leave no core file: keys would be in it."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,0 +1,321 @@
+"""The broker as a daemon: what it holds, in which order it starts and ends, and what it does from time to time.
+
+It is started with everything that needs a right done already: identity, namespace, sockets, the door. It asks for
+nothing that could fail for want of one.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from broker.audit.errors import AuditError, AuditUnavailable
+from broker.audit.location import audit_directory
+from broker.audit.log import AuditLog, SyncPolicy
+from broker.control.app import ControlServer
+from broker.control.config import GrantLimits
+from broker.control.door import ATTACH, CONTROL, READ_POLICY, Peer, PolicyRefused, PolicyText, Refused, decode_from_door
+from broker.control.faults import ApiError
+from broker.control.grants import GrantBook
+from broker.control.messages import MAX_MESSAGE
+from broker.control.notify import notify
+from broker.control.operations import Caller, Operations, this_process, with_flag
+from broker.control.store import Store, StoreError
+from broker.gateway.attach import AttachConnection
+from broker.gateway.broker import Broker
+from broker.gateway.inspector import Inspector
+from broker.gateway.resolve import Resolver, make_absolute
+from broker.gateway.serve import preload, raise_descriptors
+from broker.policy.addresses import Address
+from broker.policy.authority import Authority
+from broker.policy.document import parse_policy
+from broker.policy.load import local_machine
+from broker.policy.problems import PolicyError
+from certs.errors import CertsError
+from certs.store import authority_directory
+
+SYNC_SECONDS: Final = 1.0
+KEEP_SECONDS: Final = 5.0
+AUTHORITY_SECONDS: Final = 60.0
+PRUNE_SECONDS: Final = 3600.0
+RETURN_SECONDS: Final = 600.0  # for the sessions of a former broker to attach again
+
+
+# Every reader that a policy can need, the list of public suffixes among them.
+_EVERYTHING: Final = """
+version = 1
+[[rule]]
+name = "preload"
+action = "allow"
+hosts = ["*.b\u00fccher.example"]
+methods = ["GET"]
+paths = ["/v1/**"]
+query = ["a=*"]
+addresses = ["10.0.0.0/8"]
+"""
+
+type Chore = Coroutine[Any, Any, None]
+
+
+def preload_daemon() -> None:
+    """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
+    preload()
+    for codec in ("punycode", "utf-8", "latin-1", "ascii"):
+        codecs.lookup(codec)
+    parse_policy(_EVERYTHING, source="preload")
+    ssl.create_default_context()
+    traceback.format_exception(ValueError())  # and what a traceback needs
+
+
+class StartError(Exception):
+    """The broker cannot start. The message names the cause and, where there is one, the cure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """What a daemon is started with. `door` is this side of the channel to the door process.
+
+    `sockets` are the paths that are taken away at a clean end.
+    """
+
+    policy: str
+    state: Path
+    door: socket.socket
+    version: str
+    user_namespace: bool
+    sockets: tuple[Path, ...] = ()
+    sync: SyncPolicy = SyncPolicy.INTERVAL
+    certificates: tuple[bytes, ...] = ()
+    grants: GrantLimits = field(default_factory=GrantLimits)
+    fixed: Mapping[Authority, tuple[Address, ...]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises `StartError`, or `ConnectionError` when the door has gone."""
+        raise_descriptors()
+        make_absolute()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(self))
+
+
+class DoorSide:
+    """The broker's side of the door."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._answers: asyncio.Queue[str | PolicyError | ConnectionError] = asyncio.Queue()
+        self._asking = asyncio.Lock()
+        self.gone = asyncio.Event()
+        self.on_peer: Callable[[Peer, socket.socket], None] = lambda _peer, sock: sock.close()
+        self.on_refused: Callable[[Refused], None] = lambda _: None
+        channel.setblocking(False)
+        asyncio.get_running_loop().add_reader(channel.fileno(), self._read)
+
+    async def read_policy(self) -> str:
+        """The policy file's text. Raises `PolicyError`; `ConnectionError` where the door has gone."""
+        async with self._asking:
+            if self.gone.is_set():
+                raise ConnectionError("the door has gone")
+            self._channel.send(READ_POLICY)
+            answer = await self._answers.get()
+        if not isinstance(answer, str):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Let the door end: nobody comes in any more."""
+        asyncio.get_running_loop().remove_reader(self._channel.fileno())
+        self._channel.close()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message, descriptors, _, _ = socket.recv_fds(self._channel, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except OSError:
+                message, descriptors = b"", []
+            if not message:
+                asyncio.get_running_loop().remove_reader(self._channel.fileno())
+                self._answers.put_nowait(ConnectionError("the door has gone"))
+                self.gone.set()
+                return
+            self._receive(message, list(descriptors))
+
+    def _receive(self, message: bytes, descriptors: list[int]) -> None:
+        match decode_from_door(message):
+            case Peer() as peer if descriptors:
+                self.on_peer(peer, socket.socket(fileno=descriptors[0]))
+            case PolicyText() if descriptors:
+                with os.fdopen(descriptors[0], "rb") as file:
+                    self._answers.put_nowait(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode())
+            case PolicyRefused(problems=problems):
+                self._answers.put_nowait(PolicyError("policy", problems))
+            case Refused() as refused:
+                self.on_refused(refused)
+            case _:
+                raise ConnectionError("the door broke its protocol")
+
+
+async def _serve(daemon: Daemon) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    door = DoorSide(daemon.door)
+    async with contextlib.AsyncExitStack() as undo:
+        operations = await _prepare(daemon, door, undo)
+        control = ControlServer(operations, loop)
+        undo.push_async_callback(control.close)
+        tasks: set[asyncio.Task[None]] = set()
+        _open(door, operations, control, tasks)
+        undo.callback(door.close)
+        async with asyncio.TaskGroup() as group:
+            chores = [group.create_task(chore) for chore in _chores(operations)]
+            loop.add_signal_handler(signal.SIGHUP, lambda: chores.append(group.create_task(_reload(operations))))
+            notify("READY=1")
+            waits = [asyncio.ensure_future(one.wait()) for one in (stop, door.gone)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            notify("STOPPING=1")
+            operations.stopping = True
+            for one in (*chores, *waits):
+                one.cancel()
+        for path in daemon.sockets if stop.is_set() else ():
+            path.unlink(missing_ok=True)
+    if not stop.is_set():
+        raise ConnectionError("the process that lets peers in has ended, so the broker ends too")
+
+
+async def _prepare(daemon: Daemon, door: DoorSide, undo: contextlib.AsyncExitStack) -> Operations:
+    """Everything that must stand before anybody is let in. Raises `StartError`."""
+    try:
+        text = await door.read_policy()
+        policy = parse_policy(text, source=daemon.policy, machine=local_machine())
+        store = Store(daemon.state)
+        book = GrantBook(store, daemon.grants, time.time)
+        undo.callback(book.close)
+        directory = audit_directory(daemon.state)
+        log = AuditLog.open(directory, sync=daemon.sync)
+        inspector = Inspector(authority_directory(daemon.state), daemon.certificates)
+        inspector.warm()
+    except PolicyError as error:
+        raise StartError(f"The policy is refused.\n{PolicyError(daemon.policy, error.problems)}") from error
+    except (StoreError, AuditError, CertsError) as error:
+        raise StartError(str(error)) from error
+    broker = Broker(
+        asyncio.get_running_loop(),
+        policy=policy if store.switched_on else with_flag(policy, enabled=False),
+        log=log,
+        log_location=str(directory),
+        resolver=Resolver(policy.limits, daemon.fixed),
+        inspector=inspector,
+        find_meter=book.find_meter,
+    )
+    undo.callback(broker.close, sign=True)
+    operations = Operations(
+        broker=broker,
+        book=book,
+        store=store,
+        policy=policy,
+        source=daemon.policy,
+        read_policy=door.read_policy,
+        version=daemon.version,
+        user_namespace=daemon.user_namespace,
+    )
+    operations.record_start()
+    return operations
+
+
+def _open(door: DoorSide, operations: Operations, control: ControlServer, tasks: set[asyncio.Task[None]]) -> None:
+    """From here on peers come in."""
+
+    def admit(peer: Peer, connection: socket.socket) -> None:
+        if peer.role == CONTROL:
+            task = asyncio.ensure_future(control.serve(connection, _caller(peer)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        elif peer.role == ATTACH:
+            operations.attached += 1
+            operations.broker.reactor.run(lambda: _attach(operations.broker, connection))
+
+    door.on_peer = admit
+    door.on_refused = lambda refused: operations.record_peer_refused(refused.role, _caller(refused), refused.count)
+
+
+def _attach(broker: Broker, connection: socket.socket) -> None:
+    try:
+        lease = AttachConnection(broker, connection)
+    except (OSError, CertsError) as error:  # it has gone already, or cannot be greeted
+        print(f"wicketgate: a runner could not be greeted: {error}", file=sys.stderr, flush=True)
+        connection.close()
+        return
+    lease.on_event(0)
+
+
+def _caller(peer: Peer | Refused) -> Caller:
+    return Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid)
+
+
+async def _reload(operations: Operations) -> None:
+    """SIGHUP. What is wrong with the file was said and recorded by the operation."""
+    notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    with contextlib.suppress(ApiError):
+        await operations.reload_policy(this_process())
+    notify("READY=1")
+
+
+def _chores(operations: Operations) -> list[Chore]:
+    async def forget_absent() -> None:
+        await asyncio.sleep(RETURN_SECONDS)
+        operations.book.dismiss_absent(list(operations.broker.sessions))
+
+    async def sync() -> None:
+        await operations.broker.log.sync_in_thread()
+
+    async def keep() -> None:
+        operations.book.keep()
+
+    async def renew() -> None:
+        assert operations.broker.inspector is not None
+        operations.broker.inspector.reload()
+
+    async def prune() -> None:
+        operations.book.prune()
+
+    chores = (
+        (SYNC_SECONDS, sync, "sync_failed"),
+        (KEEP_SECONDS, keep, "store_failed"),
+        (AUTHORITY_SECONDS, renew, "authority_failed"),
+        (PRUNE_SECONDS, prune, "prune_failed"),
+    )
+    return [_once(forget_absent), *(_again(operations, *chore) for chore in chores)]
+
+
+async def _once(chore: Callable[[], Chore]) -> None:
+    with contextlib.suppress(StoreError):
+        await chore()
+
+
+async def _again(operations: Operations, seconds: float, chore: Callable[[], Chore], trouble: str) -> None:
+    """Do something every few seconds. What fails is shown by `health` until it works again; the log says so itself."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await chore()
+        except AuditUnavailable:
+            continue
+        except (StoreError, CertsError, AuditError, OSError) as error:
+            operations.troubles[trouble] = str(error)
+        else:
+            operations.troubles.pop(trouble, None)

@@ -1,0 +1,195 @@
+"""The broker's door: a process beside it that lets peers in and reads the policy file, and does nothing else.
+
+It exists because the broker lives in a user namespace of its own, where every other user looks like the same nobody:
+there, neither the credentials of a peer (SO_PEERCRED, unix(7)) nor the owner of a file can be told. The door stays
+outside, asks the kernel, and hands over connections with what it was told. It has no network to speak of and no right.
+"""
+
+import array
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from broker.control.faults import ApiError, Fault
+from broker.control.messages import MAX_MESSAGE, Rejected
+from broker.control.messages import encode as encode_for_runner
+from broker.policy.load import PolicyError, read_trusted
+from broker.policy.problems import Problem
+
+SO_PEERGROUPS: Final = 59
+_UCRED: Final = struct.Struct("=iII")
+_MAX_GROUPS: Final = 65536  # NGROUPS_MAX
+_PAUSE: Final = 0.05  # seconds without descriptors before accepting is tried again
+_REPORT: Final = 1.0  # seconds between reports of refused peers: a stranger must not fill the log
+_LINGER: Final = 64  # refused connections kept open until their answer was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may use a socket, by number."""
+
+    uids: frozenset[int]
+    gids: frozenset[int] = frozenset()
+
+
+class Peer(msgspec.Struct, tag="peer", frozen=True, kw_only=True):
+    """Door → broker: a connection to the socket `role` was let in, and comes with this message."""
+
+    role: str
+    uid: int
+    gid: int
+    pid: int
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+    """Door → broker: somebody was not let in, the last of `count`."""
+
+    role: str
+    uid: int
+    gid: int
+    pid: int
+    count: int
+
+
+class PolicyText(msgspec.Struct, tag="policy", frozen=True, kw_only=True):
+    """Door → broker: the policy file's text comes in a memory file with this message."""
+
+
+class PolicyRefused(msgspec.Struct, tag="policy_refused", frozen=True, kw_only=True):
+    """Door → broker: the policy file cannot be trusted or read."""
+
+    problems: tuple[Problem, ...]
+
+
+type FromDoor = Peer | Refused | PolicyText | PolicyRefused
+
+READ_POLICY: Final = b"read the policy"
+decode_from_door = msgspec.json.Decoder(Peer | Refused | PolicyText | PolicyRefused).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Door:
+    """Serves until the broker's end of `channel` closes."""
+
+    def __init__(
+        self, channel: socket.socket, listeners: Mapping[str, socket.socket], access: Mapping[str, Access], policy: str
+    ) -> None:
+        self._channel = channel
+        self._listeners = listeners
+        self._access = access
+        self._policy = policy
+        self._selector = selectors.DefaultSelector()
+        self._refused: dict[str, tuple[float, int]] = {}
+        self._lingering: list[socket.socket] = []
+
+    def run(self) -> None:
+        """Return when the broker has gone."""
+        self._selector.register(self._channel, selectors.EVENT_READ)
+        for role, listener in self._listeners.items():
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, role)
+        with contextlib.suppress(OSError):  # the channel breaks when the broker dies
+            while True:
+                for key, _ in self._selector.select():
+                    if key.data is not None:
+                        self._accept(key.data)
+                    elif not self._answer():
+                        return
+
+    def _answer(self) -> bool:
+        request = self._channel.recv(MAX_MESSAGE)
+        if request == READ_POLICY:
+            self._read_policy()
+        return bool(request)
+
+    def _read_policy(self) -> None:
+        try:
+            content = read_trusted(self._policy).encode()
+        except PolicyError as error:
+            self._send(PolicyRefused(problems=error.problems))
+            return
+        with os.fdopen(os.memfd_create("policy", os.MFD_CLOEXEC), "wb") as file:
+            file.write(content)
+            file.flush()
+            self._send(PolicyText(), file.fileno())
+
+    def _accept(self, role: str) -> None:
+        try:
+            connection, _ = self._listeners[role].accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            time.sleep(_PAUSE)  # no descriptors, or that one connection has gone
+            return
+        try:
+            pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            if is_let_in(self._access[role], uid, frozenset((gid, *_groups(connection)))):
+                self._send(Peer(role=role, uid=uid, gid=gid, pid=pid), connection.fileno())
+                connection.close()
+            else:
+                self._refuse(connection, role, uid, gid, pid)
+        except ConnectionError:
+            connection.close()
+            raise  # it was the channel
+
+    def _refuse(self, connection: socket.socket, role: str, uid: int, gid: int, pid: int) -> None:
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            connection.send(_REFUSALS[role](uid))
+            connection.shutdown(socket.SHUT_WR)
+        # Closed at once, what the peer has sent unread would become a reset that hides the answer from it.
+        self._lingering.append(connection)
+        if len(self._lingering) > _LINGER:
+            self._lingering.pop(0).close()
+        last, count = self._refused.get(role, (0.0, 0))
+        now = time.monotonic()
+        if now - last >= _REPORT:
+            self._refused[role] = (now, 0)
+            self._send(Refused(role=role, uid=uid, gid=gid, pid=pid, count=count + 1))
+        else:
+            self._refused[role] = (last, count + 1)
+
+    def _send(self, message: FromDoor, *descriptors: int) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        self._channel.sendmsg([_encode(message)], rights)
+
+
+def is_let_in(access: Access, uid: int, gids: frozenset[int]) -> bool:
+    """Whether a peer may use a socket."""
+    return uid in access.uids or not access.gids.isdisjoint(gids)
+
+
+def _groups(connection: socket.socket) -> tuple[int, ...]:
+    """The supplementary groups of a peer, as they were when it connected."""
+    kind = array.array("I")
+    try:
+        data = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _MAX_GROUPS * kind.itemsize)
+    except OSError:
+        return ()  # a kernel that does not tell: then only users and primary groups count
+    kind.frombytes(data[: len(data) - len(data) % kind.itemsize])
+    return tuple(kind)
+
+
+def _refusal_by_http(uid: int) -> bytes:
+    error = ApiError(
+        Fault.PEER_REFUSED, f"User {uid} may not use the control socket; the broker's configuration says who."
+    )
+    body = _encode(error.document(""))
+    head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + body
+
+
+def _refusal_by_message(uid: int) -> bytes:
+    return encode_for_runner(Rejected("peer_refused", f"user {uid} may not use the attach socket"))
+
+
+CONTROL, ATTACH = "control", "attach"
+_REFUSALS = {CONTROL: _refusal_by_http, ATTACH: _refusal_by_message}

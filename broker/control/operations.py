@@ -1,0 +1,368 @@
+"""What the control API does: one method an operation, named as in `routes.ROUTES`.
+
+Order matters here: what takes a right away is done first and then put on record; what gives one is on record before it
+is answered, or is not given.
+"""
+
+import asyncio
+import copy
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from broker.audit.errors import AuditUnavailable
+from broker.audit.records import Event, Kind, Record
+from broker.control import schema
+from broker.control.faults import ApiError, Fault, finding_document
+from broker.control.grants import GrantBook, time_of
+from broker.control.openapi import openapi_document
+from broker.control.store import Store, StoreError
+from broker.gateway.broker import Broker
+from broker.gateway.session import Session
+from broker.policy.decide import Allowed
+from broker.policy.document import parse_policy
+from broker.policy.explain import explain
+from broker.policy.load import local_machine
+from broker.policy.problems import Mistake, PolicyError
+from broker.policy.reasons import Reason
+from broker.policy.requests import parse_request
+from broker.policy.rules import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks: the peer's credentials as the kernel told them, and the id of the request."""
+
+    uid: int
+    gid: int
+    pid: int
+    request_id: str = ""
+
+    def __str__(self) -> str:
+        return f"uid={self.uid} gid={self.gid} pid={self.pid}"
+
+
+def this_process() -> Caller:
+    """The broker itself, where nobody asked for what it does."""
+    return Caller(uid=os.getuid(), gid=os.getgid(), pid=os.getpid())
+
+
+@dataclass(slots=True, kw_only=True)
+class Operations:
+    """See the module. `read_policy` gives the text of the policy file, checked for who can write it."""
+
+    broker: Broker
+    book: GrantBook
+    store: Store
+    policy: Policy
+    source: str
+    read_policy: Callable[[], Awaitable[str]]
+    version: str
+    user_namespace: bool
+    started_at: float = field(default_factory=time.time)
+    loaded_at: float = field(default_factory=time.time)
+    attached: int = 0
+    peers_refused: int = 0
+    stopping: bool = False
+    troubles: dict[str, str] = field(default_factory=dict)
+    _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def effective(self) -> Policy:
+        """The policy file under the operator's switch."""
+        return self.policy if self.store.switched_on else with_flag(self.policy, enabled=False)
+
+    # ---- health, policy, egress
+
+    async def show_health(self, _: Caller) -> schema.Health:
+        """Always answered."""
+        return schema.Health(
+            ready=self.broker.log.available and not self.stopping,
+            degraded=[schema.Degradation(code=code, detail=detail) for code, detail in self._degraded()],
+            version=self.version,
+            pid=os.getpid(),
+            started_at=time_of(self.started_at),
+            user_namespace=self.user_namespace,
+            policy=self.policy.version,
+            egress=self.broker.policy.enabled,
+        )
+
+    async def show_policy(self, _: Caller) -> schema.PolicyDocument:
+        """The file's policy, whatever the switch says."""
+        policy = self.policy
+        return schema.PolicyDocument(
+            version=policy.version,
+            source=self.source,
+            enabled=policy.enabled,
+            mode=policy.mode.value,
+            require_grant=policy.require_grant,
+            rules=len(policy.rules),
+            notes=[finding_document(note) for note in policy.notes],
+            loaded_at=time_of(self.loaded_at),
+        )
+
+    async def reload_policy(self, caller: Caller) -> schema.PolicyDocument:
+        """Swap the policy whole, or keep it whole and say loudly why."""
+        async with self._reloading:
+            try:
+                text = await self.read_policy()
+                policy = await asyncio.to_thread(parse_policy, text, source=self.source, machine=local_machine())
+            except PolicyError as error:
+                self._refuse_reload(caller, error)
+                raise ApiError(Fault.POLICY_REFUSED, str(error), findings=error.problems) from None
+            before = self.broker.policy.enabled
+            self.policy, self.loaded_at = policy, time.time()
+            self.troubles.pop("policy_reload_failed", None)
+            self._record(Kind.POLICY, Event.LOADED, caller, f"{len(policy.rules)} rules, {_flag(policy.enabled)}")
+            self.broker.change_policy(self.effective)
+            if before != self.broker.policy.enabled:
+                self._record(Kind.POLICY, Event.FLAG, caller, f"egress {_flag(not before)} by the policy file")
+            return await self.show_policy(caller)
+
+    async def show_egress(self, _: Caller) -> schema.Egress:
+        """Flag, switch and what comes of both."""
+        return schema.Egress(
+            enabled=self.broker.policy.enabled,
+            policy_enabled=self.policy.enabled,
+            switched_on=self.store.switched_on,
+        )
+
+    async def switch_egress(self, caller: Caller, body: schema.SwitchEgress) -> schema.Egress:
+        """Off takes hold before anything else is tried."""
+        words = f"egress {_flag(body.enabled)} by the operator"
+        if body.enabled:
+            self._record_or_refuse(Kind.POLICY, Event.FLAG, caller, words)
+            self.store.switched_on = True
+            self.broker.change_policy(self.effective)
+        else:
+            self.broker.change_policy(with_flag(self.policy, enabled=False))
+            self.store.switched_on = False
+            self._record(Kind.POLICY, Event.FLAG, caller, words)
+        return await self.show_egress(caller)
+
+    # ---- grants
+
+    async def issue_grant(self, caller: Caller, body: schema.IssueGrant) -> schema.Grant:
+        """Kept and on record before its id is told to anybody."""
+        if not self.broker.log.available:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, self.broker.log.cause)
+        try:
+            grant = self.book.issue(body, self.policy, str(caller))
+        except ApiError as error:
+            words = f"a grant was refused: {error.fault.code}: {error.detail}"
+            self._record(Kind.GRANT, Event.REFUSED, caller, words, call=body.call or "")
+            raise
+        except StoreError as error:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, str(error)) from error
+        rules = ", ".join(rule.name for rule in grant.rules)
+        words = f"expires {time_of(grant.expires_at):%Y-%m-%dT%H:%M:%SZ}; rules {rules}"
+        try:
+            self._record_or_refuse(Kind.GRANT, Event.ISSUED, caller, words, grant=grant.id, call=grant.call)
+        except ApiError:
+            self.book.withdraw(grant.id)
+            raise
+        return self.book.show(grant.id)
+
+    async def list_grants(self, _: Caller, query: schema.GrantQuery) -> schema.GrantPage:
+        """A page."""
+        return self.book.page(query)
+
+    async def show_grant(self, _: Caller, *, id: str) -> schema.Grant:  # noqa: A002  the path's own word
+        """One, with its use."""
+        return self.book.show(id)
+
+    async def revoke_grant(self, caller: Caller, *, id: str) -> schema.Grant:  # noqa: A002
+        """What is open is cut before the answer. Revoking twice is no error, and is on record once."""
+        try:
+            meter = self.book.revoke(id)
+        except StoreError as error:
+            meter = self.book.find_meter(id)
+            if meter is not None:
+                self.broker.end_grant(meter, Reason.GRANT_REVOKED, process=str(caller), detail=_request(caller))
+            raise ApiError(Fault.RECORD_UNAVAILABLE, f"Revoked, but only until a restart: {error}") from error
+        if meter is not None:
+            self.broker.end_grant(meter, Reason.GRANT_REVOKED, process=str(caller), detail=_request(caller))
+        return self.book.show(id)
+
+    # ---- sessions
+
+    async def list_sessions(self, _: Caller) -> schema.SessionList:
+        """All that are attached."""
+        return schema.SessionList(sessions=[_session_document(one) for one in self.broker.sessions.values()])
+
+    async def show_session(self, _: Caller, *, id: str) -> schema.Session:  # noqa: A002
+        """One that is attached."""
+        return _session_document(self._session(id))
+
+    async def cut_session(self, caller: Caller, *, id: str) -> schema.Session:  # noqa: A002
+        """For good: it may not attach again."""
+        session = self._session(id)
+        document = _session_document(session)
+        self.broker.cut_session(session, _words(f"cut by the operator ({caller})", caller))
+        return document
+
+    # ---- questions
+
+    async def explain(self, _: Caller, body: schema.Explain) -> schema.Explanation:
+        """Judge a request as the data path would, and say why."""
+        try:
+            facts = parse_request(body.method, body.url)
+        except Mistake as mistake:
+            raise ApiError(Fault.INVALID_FIELD, str(mistake), field="url") from None
+        meter = self.book.find_meter(body.grant) if body.grant else None
+        if body.grant and meter is None:
+            raise ApiError(Fault.UNKNOWN_GRANT, "No grant has this id.", field="grant")
+        policy = self.broker.policy
+        found = explain(facts, policy, meter.grant if meter is not None else None, time.time())
+        verdict = found.verdict
+        would = verdict.would if isinstance(verdict, Allowed) else None
+        return schema.Explanation(
+            verdict="allow" if isinstance(verdict, Allowed) else "deny",
+            reason=str(verdict.reason),
+            rule=verdict.rule.name if verdict.rule is not None else None,
+            would=str(would.reason) if would is not None else None,
+            policy=policy.version,
+            sentence=found.sentence,
+            turn=found.turn,
+        )
+
+    async def show_counters(self, _: Caller) -> schema.Counters:
+        """Totals and what is open."""
+        counts = self.broker.log.counts
+        sessions = self.broker.sessions.values()
+        return schema.Counters(
+            sessions=len(sessions),
+            connections=sum(one.open_connections for one in sessions),
+            attached=self.attached,
+            allowed=max(0, counts.allowed),
+            denied=counts.denied,
+            failures=counts.failures,
+            peers_refused=self.peers_refused,
+            grants_open=self.book.count_open(),
+        )
+
+    async def show_openapi(self, _: Caller) -> dict[str, Any]:
+        """This API's own description."""
+        return openapi_document()
+
+    # ---- for the daemon
+
+    def record_start(self) -> None:
+        """Which policy is in force from the start, and what became of the grants."""
+        policy = self.policy
+        switched = "" if self.store.switched_on else ", switched off by the operator"
+        words = f"{len(policy.rules)} rules, {_flag(policy.enabled)}{switched}"
+        self._record(Kind.POLICY, Event.LOADED, this_process(), words)
+        if self.book.ended_with_the_machine:
+            words = f"{self.book.ended_with_the_machine} grants ended: the machine went down without a clean end"
+            self._record(Kind.GRANT, Event.REVOKED, this_process(), words)
+
+    def record_peer_refused(self, socket: str, caller: Caller, count: int) -> None:
+        """Somebody who may not use a socket tried to, the last of `count`."""
+        self.peers_refused += count
+        words = f"not allowed to use the {socket} socket, {count} times since the last such record"
+        self._record(Kind.POLICY, Event.REFUSED, caller, words)
+
+    def _session(self, session: str) -> Session:
+        found = self.broker.sessions.get(session)
+        if found is None:
+            raise ApiError(Fault.UNKNOWN_SESSION, "No attached session has this id.", field="id")
+        return found
+
+    def _degraded(self) -> list[tuple[str, str]]:
+        found = list(self.troubles.items())
+        if not self.broker.log.available:
+            found.append(("log_unavailable", self.broker.log.cause))
+        if self.policy.enabled and not self.store.switched_on:
+            found.append(("egress_switched_off", "The operator's switch is off; PUT /v1/egress turns it on."))
+        if not self.user_namespace:
+            words = "No user namespace could be entered; capabilities are dropped all the same."
+            found.append(("no_user_namespace", words))
+        if self.stopping:
+            found.append(("stopping", "The broker is about to end."))
+        return found
+
+    def _refuse_reload(self, caller: Caller, error: PolicyError) -> None:
+        words = f"the policy in force stays {self.policy.version}: {error}"
+        self.troubles["policy_reload_failed"] = words
+        print(f"wicketgate: reload refused, {words}", file=sys.stderr, flush=True)
+        self._record(Kind.POLICY, Event.RELOAD_FAILED, caller, words)
+
+    def _record(  # noqa: PLR0913
+        self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str = "", call: str = ""
+    ) -> None:
+        """Put on record what happens in any case; the log itself counts what it could not keep."""
+        try:
+            self.broker.record(self._about(kind, event, caller, words, grant=grant, call=call))
+        except AuditUnavailable:
+            return
+        self.broker.end_turn()
+
+    def _record_or_refuse(  # noqa: PLR0913
+        self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str = "", call: str = ""
+    ) -> None:
+        """Put on record what may only happen when it is. Raises `ApiError`."""
+        try:
+            self.broker.record(self._about(kind, event, caller, words, grant=grant, call=call))
+            self.broker.log.flush()
+        except AuditUnavailable as error:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, str(error)) from error
+
+    def _about(  # noqa: PLR0913
+        self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str, call: str
+    ) -> Record:
+        return Record(
+            kind=kind,
+            event=event,
+            grant=grant,
+            call=call,
+            policy=self.policy.version,
+            process=str(caller),
+            detail=_words(words, caller),
+        )
+
+
+def with_flag(policy: Policy, *, enabled: bool) -> Policy:
+    """The same policy with another flag; its index, which may be large, is shared."""
+    if policy.enabled is enabled:
+        return policy
+    changed = copy.copy(policy)
+    object.__setattr__(changed, "enabled", enabled)  # frozen for others, and still only ours
+    return changed
+
+
+def _session_document(session: Session) -> schema.Session:
+    recorder = session.recorder
+    return schema.Session(
+        id=session.identity.session,
+        call=recorder.call,
+        grant=recorder.grant or None,
+        attached_at=time_of(session.opened),
+        connections=session.open_connections,
+        allowed=max(0, recorder.counts.allowed),
+        denied=recorder.counts.denied,
+        failures=recorder.counts.failures,
+        name_queries=session.queries,
+    )
+
+
+def _flag(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _request(caller: Caller) -> str:
+    return f"request {caller.request_id}" if caller.request_id else ""
+
+
+def _words(words: str, caller: Caller) -> str:
+    """The request's id first: what is long is cut at its end."""
+    request = _request(caller)
+    return f"{request}: {words}" if request else words
+
+
+encode = msgspec.json.Encoder().encode

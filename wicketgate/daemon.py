@@ -1,0 +1,152 @@
+"""`wicketgate broker`: everything that has to be done before the broker serves, in the only order that works.
+
+Read the configuration and look up accounts as whoever started it; become the serving user; check state, lock and open
+the sockets; start the door, which stays outside; enter the user namespace and give up every right; serve.
+"""
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.audit.directory import open_directory
+from broker.audit.errors import AuditDirectoryError
+from broker.audit.location import NoStateDirectory, default_state_dir
+from broker.control.config import Account, Allowed, BrokerConfig, parse_config
+from broker.control.daemon import Daemon, StartError, preload_daemon
+from broker.control.door import Access
+from broker.control.places import SOCKET_NAMES, NoRuntimeDirectory, default_runtime_dir
+from broker.policy.load import read_trusted
+from netns import kernel
+from wicketgate import __version__
+from wicketgate.doorway import listen, open_door, take_lock
+from wicketgate.identity import Identity, prepare_state, serving_identity
+
+MAX_CERTIFICATES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What was read and looked up before any right was given up."""
+
+    config: BrokerConfig
+    state: Path
+    runtime: Path
+    certificates: tuple[bytes, ...]
+    access: dict[str, Access]
+    identity: Identity
+
+
+def run_broker(file: str) -> None:
+    """Serve until told to end. Raises `PolicyError` or `StartError` where it cannot start."""
+    prepared = _prepare(file)
+    runtime = prepared.runtime
+    lock = take_lock(runtime)
+    listeners = listen(runtime, prepared.access, prepared.identity.uid)
+    door = open_door(listeners, prepared.access, prepared.config.policy, lock)
+    config = prepared.config
+    daemon = Daemon(
+        policy=config.policy,
+        state=prepared.state,
+        door=door,
+        version=__version__,
+        user_namespace=_confine(),
+        sockets=tuple(runtime / name for name in SOCKET_NAMES.values()),
+        sync=config.sync,
+        certificates=prepared.certificates,
+        grants=config.grants,
+        fixed=config.fixed,
+    )
+    daemon.run()
+
+
+def _prepare(file: str) -> Prepared:
+    source = os.path.abspath(file)  # noqa: PTH100  `..` after a link is the kernel's to resolve
+    config = parse_config(read_trusted(source), source=source)
+    identity = serving_identity()
+    try:
+        state = Path(config.state) if config.state else default_state_dir(os.environ, os.geteuid())
+        runtime = Path(config.runtime) if config.runtime else default_runtime_dir(os.environ, os.geteuid())
+    except (NoStateDirectory, NoRuntimeDirectory) as error:
+        raise StartError(f"{error}; or name it in {source}, table [broker].") from error
+    certificates = tuple(_certificates(path) for path in config.cacert)
+    access = {role: _access(getattr(config, role), identity, f"[{role}] of {source}") for role in SOCKET_NAMES}
+    try:
+        prepare_state(state, identity)
+        _prepare_runtime(runtime, identity)
+    except OSError as error:
+        raise StartError(f"{error.filename} cannot be made: {error.strerror}.") from error
+    if not identity.is_current:
+        preload_daemon()
+    identity.become()
+    try:
+        os.close(open_directory(state))
+    except AuditDirectoryError as error:
+        raise StartError(f"{error}.") from error
+    return Prepared(
+        config=config,
+        state=state,
+        runtime=runtime,
+        certificates=certificates,
+        access=access,
+        identity=identity,
+    )
+
+
+def _access(allowed: Allowed, identity: Identity, where: str) -> Access:
+    """Numbers for the accounts of one socket. Root and the serving user are always let in."""
+    uids = [_number(user, lambda name: pwd.getpwnam(name).pw_uid, f"user in {where}") for user in allowed.users]
+    gids = [_number(group, lambda name: grp.getgrnam(name).gr_gid, f"group in {where}") for group in allowed.groups]
+    return Access(uids=frozenset((0, identity.uid, *uids)), gids=frozenset(gids))
+
+
+def _number(account: Account, look_up: Callable[[str], int], what: str) -> int:
+    if isinstance(account, int):
+        return account
+    try:
+        return look_up(account)
+    except KeyError as error:
+        raise StartError(f"There is no {what} named {account}. Make it, or take the name out.") from error
+
+
+def _certificates(path: str) -> bytes:
+    try:
+        # Not blocked by a FIFO, nor fed for ever by a device.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            content = file.read(MAX_CERTIFICATES + 1) or b""
+    except OSError as error:
+        raise StartError(f"The certificates in {path} cannot be read: {error.strerror}.") from error
+    if len(content) > MAX_CERTIFICATES or b"-----BEGIN CERTIFICATE-----" not in content:
+        raise StartError(f"{path} is not a file of PEM certificates of {MAX_CERTIFICATES} bytes at most.")
+    return content
+
+
+def _prepare_runtime(runtime: Path, identity: Identity) -> None:
+    """The directory of the sockets: anybody may pass through, only the serving user may change what is in it."""
+    runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = runtime.lstat()
+    if os.geteuid() == 0 and found.st_uid == 0 and stat.S_ISDIR(found.st_mode):
+        os.chown(runtime, identity.uid, identity.gid, follow_symlinks=False)
+        found = runtime.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != identity.uid or found.st_mode & 0o022:
+        cure = f"It must be a directory of user {identity.uid} that nobody else can write."
+        raise StartError(f"The runtime directory {runtime} could be changed by others. {cure}")
+
+
+def _confine() -> bool:
+    """Give up everything; whether a user namespace could be entered."""
+    before = os.geteuid()
+    try:
+        kernel.enter_user_namespace()
+        entered = True
+    except OSError as error:
+        if os.geteuid() != before:  # it is inside, and nobody there
+            raise StartError(f"The user namespace could not be set up: {error.strerror}.") from error
+        entered = False  # `health` says so
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.drop_capabilities(bounding=entered)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    return entered
