@@ -112,7 +112,7 @@ async def test_what_is_accepted_is_sent_as_it_was_judged(world: World) -> None:
         for case in cases:
             head, sent = case["head"].encode("latin-1"), case.get("sent", "").encode("latin-1")
             plain = (
-                f"Host: {HOST}\r\n" in case.get("sent", "")
+                all(f"Host: {HOST}\r\n" in text for text in (case["head"], case.get("sent", "")))
                 and case.get("host", HOST) == HOST
                 and case.get("body", "none") == "none"
                 and "pgrade" not in case["head"]
