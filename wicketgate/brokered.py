@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from broker.control.messages import (
     Attach,
@@ -28,10 +28,12 @@ from broker.control.messages import (
 )
 from broker.control.settings import Settings
 from netns import handoff, kernel
-from netns.bridge import Bridge
 from sandbox.errors import Code, LaunchError
 from wicketgate.identity import Identity
 from wicketgate.speech import say
+
+if TYPE_CHECKING:
+    from netns.bridge import Bridge
 
 PATIENCE = 10.0  # seconds for each answer
 _CURE = "Its own record is in the state directory; WICKETGATE_DEBUG=1 shows its trace."
@@ -52,7 +54,7 @@ class OwnBroker:
             raise _failed("The broker cannot start", answer)
         return answer.authority.encode()
 
-    def attach(self, session: str, bridge: Bridge) -> None:
+    def attach(self, session: str, bridge: "Bridge") -> None:
         """Hand the bridge's listeners over; they are the broker's from here on. Raises LaunchError."""
         answer = self._ask(Attach(session=session), bridge.listeners.descriptors())
         if not isinstance(answer, Attached):

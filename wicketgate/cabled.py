@@ -2,26 +2,15 @@
 
 import contextlib
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 from broker.audit.location import NoStateDirectory, default_state_dir
 from broker.control.settings import Settings
 from broker.policy.rules import Policy
-from certs.errors import TrustBundleError
-from certs.kit import prepare_kit
-from netns.bridge import Bridge, build_bridge
-from netns.kernel import explain_namespaces
-from netns.netlink import NetlinkError
 from sandbox.errors import Code, LaunchError
-from sandbox.spec import Authority as Rights
-from sandbox.spec import Mount, Network
 from wicketgate.brokered import start_broker
 from wicketgate.identity import Identity, prepare_state
 from wicketgate.start import Outcome, Start
-
-# What names the netlink step that failed, when the kernel has networks but not what captures their traffic.
-_CAPTURE_STEPS = ("rule", "table", "chain")
 
 
 def run_with_cable(start: Start, policy: Policy) -> Outcome:
@@ -32,9 +21,11 @@ def run_with_cable(start: Start, policy: Policy) -> Outcome:
     with contextlib.ExitStack() as undo:
         broker = start_broker(identity, settings)
         undo.callback(broker.stop)
-        rights = _trust(start, state, broker.greeting())
+        from wicketgate import cable  # noqa: PLC0415  loaded while the broker loads its own modules
+
+        rights = cable.trust(start, state, broker.greeting())
         start.drop()
-        bridge = undo.enter_context(_bridge())
+        bridge = undo.enter_context(cable.bridge())
         broker.attach(start.session, bridge)
         ending, output = start.execute(rights, broker=broker.pid)
         finished = broker.finish(bridge.count_refused())
@@ -53,38 +44,3 @@ def _state_directory(identity: Identity) -> Path:
         cause = f"The state directory {state} cannot be used ({error.strerror}), and without a log nothing is allowed."
         raise LaunchError(Code.NO_STATE_DIRECTORY, cause, cure) from error
     return state
-
-
-def _trust(start: Start, state: Path, authority: bytes) -> Rights:
-    directory = state / "trust"
-    try:
-        kit = prepare_kit(directory, ca_pem=authority, extra=start.request.certificates, now=datetime.now(UTC))
-    except TrustBundleError as error:
-        cause = f"The trust bundle cannot be made: {error.cause}."
-        raise LaunchError(Code.NO_TRUST_BUNDLE, cause, error.cure) from error
-    if os.geteuid() == 0:
-        os.chown(directory, start.identity.uid, start.identity.gid, follow_symlinks=False)
-    return Rights(
-        workspace=start.request.workspace,
-        network=Network.BROKERED,
-        trust=tuple(Mount(source=source, destination=Path(place)) for source, place in kit.mounts),
-        trust_environment=tuple(kit.environment.items()),
-    )
-
-
-def _bridge() -> Bridge:
-    try:
-        return build_bridge()
-    except NetlinkError as error:
-        code = Code.NO_CAPTURE if any(step in error.what for step in _CAPTURE_STEPS) else Code.NO_NETWORK_NAMESPACES
-        raise LaunchError(
-            code,
-            f"The bridge cannot be built: the kernel refused to {error}.",
-            "The kernel needs network namespaces, veth, nf_tables and its tproxy expression.",
-        ) from error
-    except OSError as error:
-        raise LaunchError(
-            Code.NO_NETWORK_NAMESPACES,
-            f"The bridge cannot be built: the kernel refuses a namespace or a socket ({explain_namespaces(error)}).",
-            "It needs network namespaces, nf_tables and transparent sockets; `wicketgate doctor` looks closer.",
-        ) from error
