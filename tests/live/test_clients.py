@@ -98,7 +98,9 @@ def test_python(https_origin: HttpsOrigin, library: str, scheme: str) -> None:
 NODE = {
     "fetch": "fetch(TARGET).then(r => r.text()).then(console.log)",
     "https": "require(TARGET.split(':')[0]).get(TARGET, r => r.on('data', d => process.stdout.write(d)))",
-    "fetch, kept alive": "(async () => { for (let i = 0; i < 3; i++) console.log(await (await fetch(TARGET)).text()) })()",
+    "fetch, kept alive": (
+        "(async () => { for (let i = 0; i < 3; i++) console.log(await (await fetch(TARGET)).text()) })()"
+    ),
 }
 
 
@@ -174,7 +176,7 @@ def test_node_ws(websocket_origin: Origin, workspace: Path, scheme: str) -> None
 
 
 def index_options(url: str) -> tuple[str, list[str]]:
-    """The host of a package index, and the options for exactly it: what it resolves to, opened where that is special."""
+    """The host of a package index, and the options for exactly it: whatever it resolves to is opened."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     port = parts.port or {"https": 443, "http": 80}[parts.scheme]

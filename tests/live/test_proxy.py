@@ -1,7 +1,6 @@
 """The explicit proxy on gate:3128, for clients that insist: the same judgement, and strict about what it is sent."""
 
 import json
-import socket
 from typing import Any
 
 import pytest
