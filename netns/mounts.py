@@ -32,6 +32,14 @@ def mount_tmpfs(place: str, options: str) -> None:
     _mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
 
 
+def mount_processes(place: str = "/proc") -> None:
+    """Cover a directory with the process list of the caller's pid namespace.
+
+    EPERM: something masks a part of the /proc that is there already, as container engines do (mount_namespaces(7)).
+    """
+    _mount("proc", place, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+
+
 def open_tree(fd: int) -> int:
     """A detached copy of the mount at an O_PATH descriptor, with the mounts below it. The caller owns the result."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
