@@ -1,33 +1,52 @@
-"""Start bubblewrap with a plan. The only module that starts a sandboxed process.
+"""Start bubblewrap with a plan, and further commands in what it built. The only module that starts a payload.
 
-The child is process 1 of a pid namespace of its own: the kernel ends all that it ever forked when it ends, and ends it
-when the thread that started it ends. There is no moment at which a `kill -9` of one of our processes leaves another.
+`launch`: the child is process 1 of a pid namespace of its own: the kernel ends all that it ever forked when it ends,
+and ends it when the thread that started it ends. There is no moment at which a `kill -9` of one of our processes leaves
+another.
+`enter`: a command joins the namespaces of a running sandbox and gives up there whatever bubblewrap gave up.
 """
 
 import contextlib
+import errno
+import fcntl
 import os
 import resource
 import select
 import signal
+import termios
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
-from netns import kernel
+from netns import joining, kernel, mounts
 from sandbox.argv import arguments
 from sandbox.plan import Plan
 
 # Ignored by Python itself, not by whoever called it.
 IGNORED_BY_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+NAMESPACES = {
+    "user": os.CLONE_NEWUSER,
+    "mnt": os.CLONE_NEWNS,
+    "pid": os.CLONE_NEWPID,
+    "net": os.CLONE_NEWNET,
+    "ipc": os.CLONE_NEWIPC,
+    "uts": os.CLONE_NEWUTS,
+    "cgroup": os.CLONE_NEWCGROUP,
+}
 NEVER_BY_OTHERS = 0o022  # the payload's umask takes at least this away, whatever a server was started with
 
 
 @dataclass(slots=True, kw_only=True)
 class Launched:
-    """A started sandbox: bubblewrap's pid, and the pipe on which it reports (JSON documents, until it ends)."""
+    """A started sandbox: bubblewrap's pid, and the pipe on which it reports (JSON documents, until it ends).
+
+    A held one executes its command at a byte to `release_fd`.
+    """
 
     pid: int
     status_fd: int
+    release_fd: int = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,12 +58,14 @@ class _Child:
     parent: int  # pidfd
     keep: set[int] = field(default_factory=set)
     reset: tuple[int, ...] = ()  # signals that get their default action back
-    rlimits: tuple[tuple[int, int], ...] = ()
+    rlimits: tuple[tuple[int, int, int], ...] = ()
     stdio: Mapping[int, int] = field(default_factory=dict)
 
 
-def launch(plan: Plan, *, bwrap_fd: int, seccomp: bytes, stdio: Mapping[int, int] | None = None) -> Launched:
-    """Start the plan.
+def launch(
+    plan: Plan, *, bwrap_fd: int, seccomp: bytes, stdio: Mapping[int, int] | None = None, held: bool = False
+) -> Launched:
+    """Start the plan. `held`: stop when everything is mounted and given up, before the command.
 
     The calling thread must stay alive, be in the sandbox's network namespace (if brokered) and have unshared
     CLONE_NEWPID since its last child. `stdio` maps 0, 1 and 2 to descriptors of the caller; what it does not name is
@@ -53,10 +74,22 @@ def launch(plan: Plan, *, bwrap_fd: int, seccomp: bytes, stdio: Mapping[int, int
     with contextlib.ExitStack() as files:
         child, status_fd = _prepare(plan, bwrap_fd, seccomp, files)
         child.stdio = stdio or {}
+        release_fd = _hold(child, files) if held else -1
         pid = os.fork()
         if pid == 0:
             _become_bwrap(child)
-    return Launched(pid=pid, status_fd=status_fd)
+    return Launched(pid=pid, status_fd=status_fd, release_fd=release_fd)
+
+
+def _hold(child: _Child, files: contextlib.ExitStack) -> int:
+    waits, release_fd = os.pipe2(os.O_CLOEXEC)
+    files.callback(os.close, waits)
+    # Opened for both directions it is its own writer: should we be killed now, it reads no end of file and stays held.
+    block = os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC)
+    files.callback(os.close, block)
+    child.keep.add(block)
+    child.argv[1:1] = ["--block-fd", str(block)]
+    return release_fd
 
 
 def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitStack) -> tuple[_Child, int]:
@@ -100,6 +133,9 @@ def _become_bwrap(child: _Child) -> NoReturn:
         kernel.die_with_parent()
         if select.select([child.parent], [], [], 0)[0]:
             os._exit(125)  # the parent died before the line above took effect
+        # bubblewrap looks its child up in /proc by the number that it has in this new pid namespace.
+        mounts.enter_private_mounts()
+        mounts.mount_processes()
         for number, fd in child.stdio.items():
             os.dup2(fd, number)
         _inherit_only(child.keep)
@@ -125,9 +161,131 @@ def _inherit_only(keep: set[int]) -> None:
                 os.set_inheritable(fd, fd in keep)
 
 
-def _limit(rlimits: tuple[tuple[int, int], ...]) -> None:
+def _limit(rlimits: tuple[tuple[int, int, int], ...]) -> None:
     # No core: it would be written by the host's handler, which sees the whole memory of the payload.
-    for limit, value in ((resource.RLIMIT_CORE, 0), *rlimits):
-        hard = resource.getrlimit(limit)[1]
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (bound, bound))
+    for limit, soft, hard in ((resource.RLIMIT_CORE, 0, 0), *rlimits):
+        most = resource.getrlimit(limit)[1]
+        bound = hard if most == resource.RLIM_INFINITY else min(hard, most)
+        resource.setrlimit(limit, (min(soft, bound), bound))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A further command of a running sandbox. `init` is the pid of the sandbox's process 1, as the caller sees it.
+
+    `directory` is a path inside. `controlling`: descriptor 0 is a terminal, which becomes the command's own.
+    `groups`: `cgroup.procs` files of the sandbox.
+    """
+
+    init: int
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    directory: str
+    seccomp: bytes
+    rlimits: tuple[tuple[int, int, int], ...]
+    stdio: Mapping[int, int]
+    controlling: bool = False
+    groups: tuple[str, ...] = ()
+    oom_score_adj: int = 0
+
+
+# Executed in between where the program may be the payload's own: an interpreter line `#!/proc/self/exe` then names
+# this read-only program, and not the one that we are (the attack of CVE-2019-5736).
+_BETWEEN = ("/usr/bin/env", "--")
+_OURS = ("/usr/", "/bin/")
+
+
+def enter(entry: Entry) -> int:
+    """Start a command in a running sandbox; its pid, a child of the caller. Raises OSError naming the step that failed.
+
+    The caller needs CAP_SYS_ADMIN over the sandbox's user namespace. The command is in the sandbox's pid namespace, so
+    it ends with the sandbox.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        reset = _signals_to_reset()
+        between = os.fork()
+        if between == 0:
+            _join(entry, reset, writer)
+        os.close(writer)
+        writer = -1
+        with os.fdopen(os.dup(reader), "rb") as report:
+            told = report.read(4096)  # until the command was executed, or one of the two failed
+        os.waitpid(between, 0)
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+    lines = dict(line.split(" ", 1) for line in told.decode().splitlines())
+    if "failed" not in lines and "pid" in lines:
+        return int(lines["pid"])
+    if "pid" in lines:
+        os.waitpid(int(lines["pid"]), 0)
+    code, _, step = lines.get("failed", f"{errno.EIO} enter the sandbox").partition(" ")
+    raise OSError(int(code), os.strerror(int(code)), step)
+
+
+def _join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
+    """In between: outside of the sandbox's pid namespace, so unseen there. Its child is born inside, as our sibling."""
+    step = "prepare"
+    try:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # nobody in there may read what this interpreter has in memory
+        pidfd = os.pidfd_open(entry.init)
+        for path in entry.groups:
+            Path(path).write_text(str(os.getpid()))
+        if entry.oom_score_adj:
+            Path("/proc/self/oom_score_adj").write_text(str(entry.oom_score_adj))
+        for number, fd in entry.stdio.items():
+            os.dup2(fd, number)
+        _inherit_only(set())
+        flags = _different_namespaces(entry.init)
+        step = "join the namespaces"
+        os.setns(pidfd, flags)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # a change of credentials sets it anew
+        step = "fork"
+        pid = joining.clone_sibling()
+        if pid == 0:
+            _become_command(entry, reset, report)
+        os.write(report, f"pid {pid}\n".encode())
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
+        code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+        os.write(report, f"failed {code} {step}\n".encode())
+    os._exit(125)
+
+
+def _different_namespaces(init: int) -> int:
+    """Which namespaces are the sandbox's own; joining one's own user namespace again is an error (setns(2))."""
+    return sum(
+        flag
+        for name, flag in NAMESPACES.items()
+        if os.readlink(f"/proc/{init}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")  # noqa: PTH115  no paths
+    )
+
+
+def _become_command(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
+    step = "confine"
+    try:
+        os.setsid()
+        if entry.controlling:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        os.chdir("/")
+        step = f"enter {entry.directory}"
+        os.chdir(entry.directory)
+        step = "confine"
+        _limit(entry.rlimits)
+        os.umask(os.umask(NEVER_BY_OTHERS) | NEVER_BY_OTHERS)
+        for number in reset:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        kernel.drop_capabilities()
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        argv = entry.argv if entry.argv[0].startswith(_OURS) else (*_BETWEEN, *entry.argv)
+        environment = {**dict(entry.environment), "PWD": entry.directory}
+        step = "execute"
+        joining.filter_system_calls(entry.seccomp)
+        os.execve(argv[0], argv, environment)  # noqa: S606  the point of this module
+    except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
+        code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+        os.write(report, f"failed {code} {step}\n".encode("ascii", "replace"))
+    os._exit(125)

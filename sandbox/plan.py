@@ -114,7 +114,7 @@ class Plan:
     directory: str
     argv: tuple[str, ...]
     network: Network
-    rlimits: tuple[tuple[int, int], ...]
+    rlimits: tuple[tuple[int, int, int], ...]
 
 
 def plan(spec: SandboxSpec, host: HostLayout) -> Plan:

@@ -41,7 +41,7 @@ class Authority:
     trust_environment: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None
     tmp_bytes: int = 1 << 30
-    rlimits: tuple[tuple[int, int], ...] = ()  # (resource, value), see limits.py
+    rlimits: tuple[tuple[int, int, int], ...] = ()  # (resource, soft, hard), see limits.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

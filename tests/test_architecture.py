@@ -24,7 +24,7 @@ DIRECTION: Final[dict[str, tuple[str, ...]]] = {
     "certs": (),
     "netns": (),
     "broker": ("certs",),
-    "sandbox": ("netns", "certs", "broker.client", "broker.values", "broker.policy.reasons"),
+    "sandbox": ("netns", "certs", "broker.control.client", "broker.control.messages", "broker.policy.reasons"),
     "wicketgate": ("broker", "netns", "sandbox", "certs"),
 }
 
@@ -55,6 +55,7 @@ LAUNCHER: Final = "sandbox.launch"
 # Modules that may fork without executing anything: the child goes on in our own code.
 FORKS: Final = {
     "sandbox.ownership": "a user namespace exists only while a process is in it",
+    "netns.joining": "the first process of a pid namespace",
     "wicketgate.brokered": "the broker of a run without a daemon",
 }
 STARTS_PROCESSES: Final = re.compile(

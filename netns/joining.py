@@ -1,0 +1,75 @@
+"""The system calls of joining a running sandbox and of a namespace's first process (clone(2), seccomp(2))."""
+
+import ctypes
+import os
+import platform
+import select
+import signal
+
+from netns import kernel
+
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+CLONE_PARENT = 0x8000
+INSTRUCTION = 8  # bytes of a struct sock_filter
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog (seccomp(2))."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def clone_sibling() -> int:
+    """Fork, but as a child of this process's parent; the child's pid, 0 in the child.
+
+    It is born in the pid namespace that this process has joined. Only for a process without threads that ends or
+    executes a program soon: nothing of Python's own work around a fork is done.
+    """
+    flags = ctypes.c_long(CLONE_PARENT | signal.SIGCHLD)
+    none = ctypes.c_long(0)  # stack, both thread ids and the thread's storage, in either machine's order
+    pid = int(_libc.syscall(ctypes.c_long(_SYS_CLONE[platform.machine()]), flags, none, none, none, none))
+    if pid < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "clone")
+    return pid
+
+
+def filter_system_calls(program: bytes) -> None:
+    """Install a compiled filter for this thread and what it starts. Needs no_new_privs; afterwards only execute."""
+    content = ctypes.create_string_buffer(program, len(program))
+    loaded = _Program(len(program) // INSTRUCTION, ctypes.cast(content, ctypes.c_void_p))
+    if _libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(loaded), 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "prctl PR_SET_SECCOMP")
+
+
+def become_first_process() -> None:
+    """Fork into the pid namespace that was unshared. Returns in process 1; the parent waits and ends with it.
+
+    The parent passes SIGTERM, SIGINT and SIGHUP on, and dies with whoever started it, the child with the parent: so
+    nothing of the namespace outlives any of them.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    above = os.pidfd_open(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        kernel.die_with_parent()
+        if _has_ended(above):
+            os._exit(1)
+        os.close(above)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+        return
+    for number in numbers:
+        signal.signal(number, lambda which, _frame: os.kill(pid, which))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
