@@ -1,0 +1,184 @@
+"""A container engine for tests: Docker's own daemon from a tree of Debian, in namespaces of its own.
+
+Nothing of it is the machine's: its data, sockets, processes, bridges and packet rules go with its first process, its
+control groups and data are removed afterwards. It must not be pointed at an engine that was there before.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.tree import ROOT
+
+ENTER: Final = Path(__file__).with_name("enter.sh")
+PATIENCE: Final = 60.0  # seconds until the engine answers
+# For building: the packages come through the machine's own network, in which the engine must change nothing.
+ON_THE_MACHINES_NETWORK: Final = (
+    "--bridge=none",
+    "--iptables=false",
+    "--ip6tables=false",
+    "--ip-forward=false",
+    "--ip-masq=false",
+)
+
+
+class EngineError(Exception):
+    """A command of the engine failed; the text is what it said."""
+
+
+def debian_tree(name: str) -> Path:
+    """A tree made by scripts/debian-tree, which makes it where it is missing."""
+    done = subprocess.run([ROOT / "scripts/debian-tree", name], check=True, stdout=subprocess.PIPE, text=True)
+    return Path(done.stdout.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A running engine. `init` is the pid of its first process, seen from here; `work` is /run/work inside."""
+
+    init: int
+    work: Path
+    log: Path
+
+    def run(
+        self, *command: str, given: bytes | None = None, directory: str = "/", seconds: float = 120
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command beside the engine, in its namespaces and tree."""
+        enter = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--net", "--root", f"--wdns={directory}"]
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
+        stdin = {} if given is not None else {"stdin": subprocess.DEVNULL}
+        return subprocess.run(
+            [*enter, "--", "/usr/bin/env", "DOCKER_HOST=unix:///run/docker.sock", "BUILDX_NO_DEFAULT_ATTESTATIONS=1", *command],
+            check=False,
+            capture_output=True,
+            input=given,
+            env=environment,
+            timeout=seconds,
+            **stdin,
+        )  # type: ignore[call-overload]
+
+    def docker(self, *words: str, given: bytes | None = None, seconds: float = 120) -> str:
+        """Run `docker`; what it printed. Raises EngineError."""
+        return self._checked(self.run("docker", *words, given=given, seconds=seconds), words)
+
+    def compose(self, *words: str, seconds: float = 120, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+        """Run `docker-compose` in the project's directory."""
+        done = self.run("docker-compose", *words, directory="/run/project", seconds=seconds)
+        if check:
+            self._checked(done, words)
+        return done
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        """What the engine says of a container."""
+        return dict(json.loads(self.docker("inspect", "--type", "container", container))[0])
+
+    def host_pid(self, container: str) -> int:
+        """The pid of a container's first process, seen from here."""
+        inner = str(self.inspect(container)["State"]["Pid"])
+        space = os.readlink(f"/proc/{self.init}/ns/pid")
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                numbers = _field(status.read_text(), "NSpid")
+                if inner in numbers[1:] and _seen_from(status.parent, space, numbers, inner):
+                    return int(status.parent.name)
+        raise EngineError(f"the first process of {container} ({inner}) was not found")
+
+    def bundle(self, container: str) -> dict[str, Any]:
+        """The runtime configuration that a running container was really started with (config.json of the OCI)."""
+        number = self.inspect(container)["Id"]
+        done = self.run("sh", "-c", f"cat /run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{number}/config.json")
+        return dict(json.loads(self._checked(done, ("config.json",))))
+
+    def _checked(self, done: subprocess.CompletedProcess[bytes], words: Sequence[str]) -> str:
+        if done.returncode != 0:
+            said = (done.stdout[-2000:] + done.stderr[-4000:]).decode(errors="replace")
+            raise EngineError(f"{' '.join(words)[:200]}: exit code {done.returncode}\n{said}")
+        return done.stdout.decode().strip()
+
+
+def _field(status: str, name: str) -> list[str]:
+    return next((line.split()[1:] for line in status.splitlines() if line.startswith(f"{name}:")), [])
+
+
+def _seen_from(process: Path, space: str, numbers: list[str], inner: str) -> bool:
+    """Whether `inner` is this process's number in the pid namespace `space`, and not in a deeper or another one."""
+    level = numbers.index(inner, 1)
+    above = len(numbers) - 1 - level  # namespaces between the process's own and `space`
+    deep = os.readlink(process / "ns/pid")
+    return (above == 0 and deep == space) or (above > 0 and deep != space)
+
+
+@contextlib.contextmanager
+def start_engine(tree: Path, work: Path, project: Path, *, network: bool = False) -> Iterator[Engine]:
+    """Start an engine whose data lies in `work`, and end it with everything that it made but the data.
+
+    `project` is shown to it as /run/project. `network`: on the machine's own network, for building; else on none but
+    its own bridges.
+    """
+    group = f"/wicketgate-test-{os.getpid()}"
+    (work / "data").mkdir(exist_ok=True)
+    log = work / "engine.log"
+    own = [] if network else ["--net"]
+    options = list(ON_THE_MACHINES_NETWORK) if network else []
+    with log.open("ab") as output:
+        outer = subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", *own, str(ENTER), str(tree), str(work), str(project)]
+            + ["--cgroup-parent", group, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        engine = _await(outer, work, log)
+        yield engine
+        _end(engine)
+    finally:
+        outer.kill()
+        outer.wait()
+        _remove_groups(group)
+
+
+def _await(outer: "subprocess.Popen[bytes]", work: Path, log: Path) -> Engine:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and outer.poll() is None:
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        if children:
+            engine = Engine(init=int(children[0]), work=work, log=log)
+            if engine.run("docker", "version").returncode == 0:
+                return engine
+        select.select([], [], [], 0.05)
+    raise EngineError(f"the engine did not start:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def _end(engine: Engine) -> None:
+    """Let it put its data in order: the next start uses them."""
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(engine.init)
+        try:
+            os.kill(engine.init, signal.SIGTERM)
+            select.select([pidfd], [], [], 20)
+        finally:
+            os.close(pidfd)
+
+
+def _remove_groups(name: str) -> None:
+    """Control groups outlive their processes; the deepest go first."""
+    for place in [*Path("/sys/fs/cgroup").glob(f"*{name}"), Path(f"/sys/fs/cgroup{name}")]:
+        for directory, _, _ in place.walk(top_down=False):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+
+def forget(work: Path) -> None:
+    """Remove an engine's data."""
+    shutil.rmtree(work, ignore_errors=True)

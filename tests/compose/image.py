@@ -1,0 +1,61 @@
+"""The container image as the tests build it: from the committed and new files, on a tree of Debian, offline for Python.
+
+The wheels come through this machine's own pip, checked against the lock, because the build has none of its settings.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.compose.engine import Engine, EngineError
+from tests.tree import ROOT, project_files
+
+BASE: Final = "wicketgate-test-base:trixie"
+IMAGE: Final = "wicketgate:local"
+PYTHON: Final = "3.13"  # trixie's
+BUILD_PACKAGES: Final = ("hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers")
+
+
+def copy_project(target: Path) -> None:
+    """The tree that is tested, as a checkout has it."""
+    for path in project_files():
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, place, follow_symlinks=False)
+
+
+def download_wheels(target: Path) -> None:
+    """The locked packages for trixie's Python, and those that the wheel is built with."""
+    lock = target.parent / "build.lock"
+    select = [str(ROOT / "deploy/select-requirements"), str(ROOT / "requirements/dev.lock"), *BUILD_PACKAGES]
+    lock.write_bytes(subprocess.run(select, check=True, stdout=subprocess.PIPE).stdout)
+    for requirements in (ROOT / "requirements/runtime.lock", lock):
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--only-binary=:all:"]
+            + ["--python-version", PYTHON, "--require-hashes", "-r", str(requirements), "-d", str(target)],
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def import_base(engine: Engine, tree: Path) -> None:
+    """Make the base image of a tree of Debian."""
+    with subprocess.Popen(["tar", "-C", str(tree), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE) as packed:
+        assert packed.stdout is not None
+        enter = ["nsenter", "--target", str(engine.init), "--mount", "--pid", "--root", "--"]
+        done = subprocess.run(
+            [*enter, "/usr/bin/docker", "--host", "unix:///run/docker.sock", "import", "-", BASE],
+            check=False,
+            stdin=packed.stdout,
+            capture_output=True,
+        )
+    if done.returncode or packed.returncode:
+        raise EngineError(f"import of the base: {done.stderr.decode(errors='replace')}")
+
+
+def build(engine: Engine, *options: str) -> None:
+    """Build the image with Compose from /run/project, as the documentation says, without the Python index."""
+    arguments = ["--build-arg", f"BASE={BASE}", "--build-arg", "OFFLINE=yes"]
+    engine.compose("build", *arguments, *options, seconds=400)
