@@ -57,6 +57,7 @@ FORKS: Final = {
     "sandbox.ownership": "a user namespace exists only while a process is in it",
     "netns.joining": "the first process of a pid namespace",
     "wicketgate.brokered": "the broker of a run without a daemon",
+    "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",
 }
 STARTS_PROCESSES: Final = re.compile(
     r"(os\.(exec\w+|forkpty|posix_spawn\w*|spawn\w+|system|popen)|pty\.(fork|spawn)|asyncio\.create_subprocess\w+"

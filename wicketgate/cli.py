@@ -22,6 +22,8 @@ COMMANDS = {
     "policy": "wicketgate.commands.policy:policy",
     "audit": "wicketgate.commands.audit:audit",
     "certs": "wicketgate.commands.certs:certs",
+    "broker": "wicketgate.commands.broker:command",
+    "grant": "wicketgate.commands.grant:grant",
 }
 
 
