@@ -1,7 +1,7 @@
 """Wait for a sandbox: pass signals on, keep the time limit, tell honestly how it ended.
 
 A signal from the terminal reaches the payload directly, because it is in the caller's foreground process group, so only
-signals that somebody sent to this process are passed on. Nothing else happens here: no output is touched.
+signals that were sent to this process alone are passed on. Nothing else happens here: no output is touched.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ def supervise(
                 if fd == signals:
                     for number, code in kernel.read_signals(signals):
                         if number in FORWARDED:
-                            _pass_on(watch, number, by_somebody=code in BY_SOMEBODY)
+                            _pass_on(watch, number, for_us_only=code in BY_SOMEBODY or _is_hangup(number))
                 elif not open_drains[fd]():
                     poll.unregister(fd)
                     del open_drains[fd]
@@ -139,21 +139,26 @@ def _keep_time(watch: _Watch) -> float | None:
     return GRACE * 1000
 
 
-def _pass_on(watch: _Watch, number: int, *, by_somebody: bool) -> None:
+def _pass_on(watch: _Watch, number: int, *, for_us_only: bool) -> None:
     command = find_command(watch.launched.pid)
     if command is None:
         # Before the command exists, only ending everything is an honest answer to a signal that would end it.
         if number not in watch.ignored and not watch.interrupted:
             watch.interrupted = number
             watch.end_all()
-    elif by_somebody:
+    elif for_us_only:
         signal_command(watch.launched.pid, number)
+
+
+def _is_hangup(number: int) -> bool:
+    """Whether the kernel told only us that the terminal has gone: it tells the session's leader alone at first."""
+    return number == signal.SIGHUP and os.getsid(0) == os.getpid()
 
 
 def find_command(bwrap: int) -> int | None:
     """The pid of the command itself: the first child of the sandbox's process 1, which is the child of `bwrap`."""
-    init = _children(bwrap)
-    command = _children(init[0]) if init else []
+    init = children(bwrap)
+    command = children(init[0]) if init else []
     return command[0] if command else None
 
 
@@ -173,7 +178,8 @@ def signal_command(bwrap: int, number: int) -> bool:
     return True
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The children of a process's first thread; none where it is gone (proc_pid_children(5))."""
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []

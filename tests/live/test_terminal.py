@@ -162,5 +162,6 @@ def test_the_callers_terminal_closes_and_nothing_is_left() -> None:
     terminal.wait_for("up\r\n")
     sleeping = until(lambda: find(terminal.pid, "sleep"))
     os.close(terminal.fd)
-    os.waitpid(terminal.pid, 0)
-    until(lambda: not os.path.exists(f"/proc/{sleeping}"))
+    status = until(lambda: [status for pid, status in [os.waitpid(terminal.pid, os.WNOHANG)] if pid])[0]
+    assert os.waitstatus_to_exitcode(status) == 128 + 1
+    assert not os.path.exists(f"/proc/{sleeping}")
