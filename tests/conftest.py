@@ -5,6 +5,7 @@ It must not change what a test sees of the product: no patched modules, no share
 
 import json
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -22,7 +23,20 @@ MARKERS = (
 )
 
 
+def _restore_signals() -> None:
+    """Undo what a starter without job control (`&`, nohup, a CI runner) made this process ignore.
+
+    Every child inherits an ignored signal, and no shell can restore one that was ignored when it began (POSIX, trap).
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, default)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _restore_signals()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 

@@ -26,6 +26,13 @@ def test_ordinary(): pass
 def broken(): raise RuntimeError
 def test_error(broken): pass
 """
+CHILD = """
+import subprocess
+
+def test_child():
+    told = subprocess.run(["grep", "SigIgn", "/proc/self/status"], stdout=subprocess.PIPE, text=True).stdout
+    assert int(told.split()[1], 16) == 0
+"""
 SKIPPED_MODULE = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\ndef test_never(): pass\n"
 
 
@@ -59,6 +66,21 @@ def test_with_the_switch_a_skip_fails_and_says_why(tmp_path: Path) -> None:
     counts, output = run({"test_suite.py": SUITE}, tmp_path, no_skip="1")
     assert counts == {"passed": 2, "failed": 4, "skipped": 0}
     assert "for a reason" in output
+
+
+def test_signals_that_the_starter_ignored_are_restored(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p no:cacheprovider'\n")
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_child.py").write_text(CHILD)
+    done = subprocess.run(
+        ["/bin/sh", "-c", "trap '' HUP INT QUIT TSTP; exec \"$@\"", "sh", sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(("no_skip", "failed", "skipped"), [("0", 0, 1), ("1", 1, 0)])
