@@ -117,12 +117,15 @@ class Plan:
     rlimits: tuple[tuple[int, int, int], ...]
 
 
-def plan(spec: SandboxSpec, host: HostLayout) -> Plan:
-    """Lay a sandbox out. Total: whatever could be wrong with the spec was refused when it was made."""
+def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] = ()) -> Plan:
+    """Lay a sandbox out. Total: whatever could be wrong with the spec was refused when it was made.
+
+    `protection` are the mounts over what is protected in the workspace (`sandbox.protect`).
+    """
     workspace = spec.authority.workspace
     operations: list[Operation] = [*_system(host), *_etc(spec, host), *_proc(host), Devices(), *_private(spec)]
     if workspace is not None:
-        operations.append(Bind(workspace, workspace, writable=True))
+        operations += [Bind(workspace, workspace, writable=True), *protection]
     operations += [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
     return Plan(
         operations=tuple(operations),

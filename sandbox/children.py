@@ -1,0 +1,45 @@
+"""Wait for a child without a thread and without a signal: its descriptor becomes readable when it ends (pidfd_open(2)).
+
+It starts nothing. A number is only used while its process has not been waited for, so it cannot mean another one.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+BY_SIGNAL = 128
+
+
+class Child:
+    """A started child of this process. `ended` resolves to its exit code, 128+n for signal n."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self._pidfd = os.pidfd_open(pid)
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    def send(self, number: int) -> None:
+        """Send a signal, if it lives."""
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it lives."""
+        self.send(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Its exit code."""
+        return await asyncio.shield(self.ended)
+
+    def _reap(self) -> None:
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        if not ended:
+            return
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        code = os.waitstatus_to_exitcode(status)
+        self.ended.set_result(code if code >= 0 else BY_SIGNAL - code)

@@ -1,0 +1,304 @@
+"""One sandbox, from a spec to a running command: the one construction path of `run` and of the runner.
+
+In this order: survey the workspace and hold its absent names, lay the plan out, launch it held, compare what was
+mounted with what was judged, bound it, let the command begin. Nothing of the command runs before all of that is done,
+and a step that fails undoes those before it. What is to be done when everything of the sandbox is dead: `Built.settle`.
+"""
+
+import contextlib
+import os
+import resource
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sandbox import cgroups, protect
+from sandbox.errors import Code, LaunchError
+from sandbox.host import Host
+from sandbox.launch import Entry, Launched, launch
+from sandbox.limits import OOM_SCORE_ADJ, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
+from sandbox.plan import Operation, plan
+from sandbox.protect import Finding, MountsDifferError
+from sandbox.spec import SandboxSpec
+from sandbox.supervise import children
+from sandbox.workspace import Workspace, WorkspaceError
+
+HOLD_SECONDS, POLL_SECONDS = 10.0, 0.0002
+GITS = "git"  # below the state: repositories that payloads made at the top of a workspace
+_AGAIN = "Start it again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespaces:
+    """The runner's own pid and network namespaces, as descriptors to come back to."""
+
+    pid: int
+    net: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What every sandbox of a process is built on.
+
+    `state`: the server's own directory, for the held names; without one a workspace cannot be protected.
+    `namespaces`: None where the process builds one sandbox only and has unshared its pid namespace for it already.
+    """
+
+    host: Host
+    state: Path | None = None
+    support: cgroups.Support = field(default_factory=lambda: cgroups.Support(version=cgroups.Version.NONE))
+    namespaces: Namespaces | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The protection of one session's workspace: the directory, what was found in it, the share in the held names."""
+
+    root: int
+    found: protect.Survey
+    hold: protect.Hold
+
+
+@dataclass(slots=True, kw_only=True)
+class Built:
+    """A running sandbox. `init` is its process 1, `launched.pid` the bubblewrap outside of it."""
+
+    spec: SandboxSpec
+    launched: Launched
+    init: int
+    seccomp: bytes
+    rlimits: tuple[Rlimit, ...]
+    environment: tuple[tuple[str, str], ...]
+    directory: str
+    group: cgroups.Group | None = None
+    guard: Guard | None = None
+
+    def entry(self, argv: tuple[str, ...], stdio: Mapping[int, int], *, directory: str = "") -> Entry:
+        """A further command in it, under the very same restrictions. `directory` is relative to the first command's."""
+        return Entry(
+            init=self.init,
+            argv=argv,
+            environment=self.environment,
+            directory=os.path.normpath(os.path.join(self.directory, directory)),  # noqa: PTH118  a path inside
+            seccomp=self.seccomp,
+            rlimits=_triples(self.rlimits),
+            stdio=stdio,
+            groups=tuple(str(place / "cgroup.procs") for place in self._places()),
+            oom_score_adj=OOM_SCORE_ADJ,
+        )
+
+    def settle(self) -> tuple[Finding, ...]:
+        """Undo what the sandbox needed outside of itself, and make harmless what it planted in its workspace.
+
+        Call it once, when all its processes are dead. The findings say what was set aside.
+        """
+        findings: tuple[Finding, ...] = ()
+        if self.group is not None:
+            with contextlib.suppress(cgroups.GroupError):
+                self.group.remove()
+        if self.guard is not None:
+            try:
+                findings = protect.settle(self.guard.root, self.guard.found)
+            finally:
+                self.guard.hold.release()
+                os.close(self.guard.root)
+                self.guard = None
+        return findings
+
+    def _places(self) -> list[Path]:
+        return [] if self.group is None else sorted(set(self.group.directories.values()))
+
+
+def build(  # noqa: PLR0913  one parameter a part
+    spec: SandboxSpec,
+    ground: Ground,
+    *,
+    limits: Limits | None = None,
+    workspace: Workspace | None = None,
+    network: int | None = None,
+    stdio: Mapping[int, int] | None = None,
+) -> Built:
+    """Build the sandbox and start its command. Raises LaunchError: then nothing was executed and nothing is left.
+
+    `workspace` is the judged value behind the spec's path; `network` a namespace for the sandbox, None where the spec
+    wants none or the calling thread is in it already; `stdio` as for `launch`.
+    """
+    limits = limits or Limits()
+    with contextlib.ExitStack() as undo:
+        guard, operations = _guard(workspace, ground.state, undo)
+        group = _group(ground.support, limits, undo)
+        rlimits = clamp(outer_rlimits(limits, memory_bounded=_bounds_memory(group, ground)), _hard_limit)
+        authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
+        laid_out = plan(replace(spec, authority=authority), ground.host.layout, operations)
+        with _birthplace(ground.namespaces, network):
+            launched = launch(
+                laid_out, bwrap_fd=ground.host.bwrap_fd, seccomp=ground.host.seccomp, stdio=stdio, held=True
+            )
+        undo.callback(_abandon, launched)
+        init = _wait_held(launched)
+        inner = clamp(inner_rlimits(limits), _hard_limit)
+        built = Built(
+            spec=spec,
+            launched=launched,
+            init=init,
+            seccomp=ground.host.seccomp,
+            rlimits=(*rlimits, *inner),
+            environment=laid_out.environment,
+            directory=laid_out.directory,
+            group=group,
+            guard=guard,
+        )
+        _verify(built, workspace)
+        _bound(built, inner)
+        os.write(launched.release_fd, b"\n")
+        os.close(launched.release_fd)
+        launched.release_fd = -1
+        undo.pop_all()
+    return built
+
+
+def _guard(
+    workspace: Workspace | None, state: Path | None, undo: contextlib.ExitStack
+) -> tuple[Guard | None, tuple[Operation, ...]]:
+    if workspace is None:
+        return None, ()
+    if state is None:
+        raise LaunchError(
+            Code.NO_STATE_DIRECTORY,
+            "There is no state directory, and without one a workspace cannot be protected.",
+            "Set XDG_STATE_HOME to a directory that this user can write.",
+        )
+    try:
+        root = _open(workspace)
+        undo.callback(os.close, root)
+        found = protect.survey(root)
+        hold = protect.hold(root, found, state=state)
+        undo.callback(hold.release)
+        private = state / GITS / f"{workspace.device:x}-{workspace.inode:x}"
+        private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except WorkspaceError as error:
+        raise LaunchError(Code.BAD_WORKSPACE, f"{error.cause}.", f"{error.cure}.") from error
+    except OSError as error:
+        raise LaunchError(
+            Code.BAD_WORKSPACE,
+            f"The workspace {workspace.path} cannot be protected ({error.filename or 'it'}: {error.strerror}).",
+            "The serving user needs every right over it, and space in the state directory.",
+        ) from error
+    guard = Guard(root=root, found=found, hold=hold)
+    return guard, protect.operations(workspace.path, found, held=hold.held, private_git=private)
+
+
+def _open(workspace: Workspace) -> int:
+    with workspace.opened() as place:
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _group(support: cgroups.Support, limits: Limits, undo: contextlib.ExitStack) -> cgroups.Group | None:
+    if not (support.bounds_memory or support.bounds_tasks):
+        return None
+    try:
+        group = cgroups.create(support, secrets.token_hex(8), limits)
+    except cgroups.GroupError as error:
+        cause = f"The session's control group cannot be made ({error})."
+        raise LaunchError(Code.SANDBOX_FAILED, cause, "Start the runner again in a delegated group.") from error
+    undo.callback(_remove, group)
+    return group
+
+
+def _remove(group: cgroups.Group) -> None:
+    with contextlib.suppress(cgroups.GroupError):
+        group.remove()
+
+
+def _bounds_memory(group: cgroups.Group | None, ground: Ground) -> bool:
+    return group is not None and ground.support.bounds_memory
+
+
+@contextlib.contextmanager
+def _birthplace(namespaces: Namespaces | None, network: int | None) -> Iterator[None]:
+    """Have the next child born in a new pid namespace and in the given network namespace, and come back."""
+    if namespaces is None:
+        yield
+        return
+    os.unshare(os.CLONE_NEWPID)
+    try:
+        if network is not None:
+            os.setns(network, os.CLONE_NEWNET)
+        yield
+    finally:
+        os.setns(namespaces.pid, os.CLONE_NEWPID)
+        os.setns(namespaces.net, os.CLONE_NEWNET)
+
+
+def _wait_held(launched: Launched) -> int:
+    """Wait until bubblewrap's child has mounted everything, given up all rights and waits; its pid."""
+    deadline = time.monotonic() + HOLD_SECONDS
+    while True:
+        found = children(launched.pid)
+        if found and _has_no_capabilities(found[0]):
+            return found[0]
+        if os.waitid(os.P_PID, launched.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            cause = "bubblewrap could not build the sandbox; what it said is on the command's standard error."
+            raise LaunchError(Code.SANDBOX_FAILED, cause, "`wicketgate doctor` tries each step.")
+        if time.monotonic() > deadline:
+            raise LaunchError(Code.SANDBOX_FAILED, f"bubblewrap was not ready within {HOLD_SECONDS:g} s.", _AGAIN)
+        time.sleep(POLL_SECONDS)
+
+
+def _has_no_capabilities(pid: int) -> bool:
+    """bubblewrap's child drops them when the last mount is made, and asks to be let go right after that."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return int(status.partition("CapEff:")[2].split(None, 1)[0], 16) == 0
+
+
+def _verify(built: Built, workspace: Workspace | None) -> None:
+    if workspace is None or built.guard is None:
+        return
+    try:
+        place = f"/proc/{built.init}/root{workspace.path}"
+        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = os.fstat(inside)
+            if (found.st_dev, found.st_ino) != (workspace.device, workspace.inode):
+                raise MountsDifferError("the workspace was exchanged for another directory")
+            protect.verify(inside, built.guard.found, held=built.guard.hold.held)
+        finally:
+            os.close(inside)
+    except (MountsDifferError, OSError) as error:
+        cause = f"The workspace changed while the sandbox was built: {error}."
+        raise LaunchError(Code.BAD_WORKSPACE, cause, _AGAIN) from error
+
+
+def _bound(built: Built, inner: tuple[Rlimit, ...]) -> None:
+    try:
+        for limit in inner:
+            resource.prlimit(built.init, limit.resource, (limit.soft, limit.hard))
+        Path(f"/proc/{built.init}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+        if built.group is not None:
+            built.group.add(built.init)
+    except (OSError, cgroups.GroupError) as error:
+        raise LaunchError(Code.SANDBOX_FAILED, f"The sandbox cannot be bounded ({error}).", _AGAIN) from error
+
+
+def _abandon(launched: Launched) -> None:
+    """Kill a sandbox whose command has not begun."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(launched.pid, 9)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(launched.pid, 0)
+    for fd in (launched.status_fd, launched.release_fd):
+        if fd >= 0:
+            os.close(fd)
+
+
+def _hard_limit(number: int) -> int:
+    return resource.getrlimit(number)[1]
+
+
+def _triples(limits: tuple[Rlimit, ...]) -> tuple[tuple[int, int, int], ...]:
+    return tuple((limit.resource, limit.soft, limit.hard) for limit in limits)
