@@ -1,6 +1,7 @@
 """Dial an allowed authority: resolve, classify all answers, pin, connect to exactly the pinned address, check the peer.
 
-Answers are tried in the resolver's order within one deadline; each of them was classified before any is dialled.
+Answers are tried in the resolver's order within one deadline, of which each that is left has an equal share, so that one
+that swallows everything does not hide one that works. Each of them was classified before any is dialled.
 """
 
 import asyncio
@@ -93,7 +94,7 @@ class Dialler:
 class Dialling:
     """One attempt, over the judged addresses in turn."""
 
-    __slots__ = ("_address", "_addresses", "_deadline", "_done", "_port", "_reactor", "_seconds", "_sock", "deadline")
+    __slots__ = ("_address", "_addresses", "_done", "_end", "_port", "_reactor", "_seconds", "_sock", "deadline")
 
     def __init__(self, reactor: Reactor, port: int, seconds: float, done: Done) -> None:
         self._reactor = reactor
@@ -103,7 +104,8 @@ class Dialling:
         self._addresses: list[Address] = []
         self._address = ""  # the one being tried
         self._sock: socket.socket | None = None
-        self.deadline = 0.0
+        self._end = 0.0
+        self.deadline = 0.0  # of the one being tried
 
     @property
     def pending(self) -> bool:
@@ -115,7 +117,7 @@ class Dialling:
         if self._done is None:
             return
         self._addresses = list(reversed(addresses))
-        self.deadline = self._reactor.now + self._seconds
+        self._end = self._reactor.now + self._seconds
         self._reactor.watch(self)
         self._next(None)
 
@@ -138,7 +140,10 @@ class Dialling:
         self._drop()
 
     def on_deadline(self, _events: int) -> None:
-        """The time for all addresses together is over."""
+        """The address that is being tried has had its share of the time."""
+        if self._addresses:
+            self._next(None)
+            return
         self._drop()
         self.finish(Refusal(Reason.CONNECT_TIMEOUT, f"not connected within {self._seconds:g} s"))
 
@@ -150,6 +155,7 @@ class Dialling:
         candidate = self._addresses.pop()
         family = socket.AF_INET if isinstance(candidate, IPv4Address) else socket.AF_INET6
         address = str(candidate)
+        self.deadline = self._reactor.now + (self._end - self._reactor.now) / (len(self._addresses) + 1)
         try:
             self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
