@@ -1,6 +1,6 @@
 """Dial an allowed authority: resolve, classify all answers, pin, connect to exactly the pinned address, check the peer.
 
-Answers are tried in the resolver's order within one deadline, of which each that is left has an equal share, so that one
+Answers are tried in the resolver's order within one deadline, of which each has an equal share, so that one
 that swallows everything does not hide one that works. Each of them was classified before any is dialled.
 """
 

@@ -151,9 +151,9 @@ def broker_of(process: subprocess.Popen[str]) -> int:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         found = children(process.pid)
-        if len(found) == 2:
-            (pid,) = [pid for pid, name in found.items() if name != "bwrap"]
-            return pid
+        others = [pid for pid, name in found.items() if name != "bwrap"]
+        if len(found) == 2 and len(others) == 1:  # before it is executed, bwrap has its parent's name
+            return others[0]
         time.sleep(0.01)
     raise AssertionError("no broker was started")
 

@@ -35,7 +35,7 @@ def allowed(ran: Ran, authority: str) -> None:
 def test_curl(https_origin: HttpsOrigin, scheme: str) -> None:
     port = https_origin.ports[scheme]
     ran = run("curl", "-sS", "--max-time", "20", f"{scheme}://{NAME}:{port}/", options=reaching(https_origin, NAME))
-    assert ran.out.strip() == HELLO
+    assert ran.out.strip() == HELLO, ran.err
     allowed(ran, f"{NAME}:{port}")
     assert ran.counts[1:] == (0, 0)
 
