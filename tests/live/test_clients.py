@@ -189,6 +189,15 @@ def index_options(url: str) -> tuple[str, list[str]]:
     return parts.hostname, options
 
 
+def quietly(script: str, options: list[str]) -> tuple[int, int, int]:
+    """Run; the exit code, denials and failures. The index's name and address are nobody's business: none is shown."""
+    try:
+        ran = run("sh", "-c", script, options=options)
+    except subprocess.TimeoutExpired:
+        return -1, 0, 0
+    return ran.code, *(ran.counts[1:] if ran.summary else (-1, -1))
+
+
 def configured(*command: str) -> str:
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
@@ -205,11 +214,9 @@ def test_pip_downloads_from_the_index_of_this_machine(workspace: Path) -> None:
     for other in filter(None, {urlsplit(one).hostname for one in files.split()} - {host}):
         options += index_options(f"https://{other}/")[1]
     script = f"pip3 download -q --no-deps --no-cache-dir --index-url '{url}' -d . idna && ls"
-    ran = run("sh", "-c", script, options=[*options, "--workspace", str(workspace)])
-    # Neither the host's name nor its address is shown, whatever happens.
-    assert ran.code == 0, "pip could not download"
+    outcome = quietly(script, [*options, "--workspace", str(workspace)])
     assert list(workspace.glob("idna-*.whl"))
-    assert ran.counts[1:] == (0, 0)
+    assert outcome == (0, 0, 0)
 
 
 FILES_OF = """
@@ -227,10 +234,9 @@ def test_npm_downloads_from_the_registry_of_this_machine(workspace: Path) -> Non
     if tarball and urlsplit(tarball).hostname not in {host, None}:
         options += index_options(tarball)[1]
     script = f"npm pack --silent --registry '{url}' isarray && ls"
-    ran = run("sh", "-c", script, options=[*options, "--workspace", str(workspace)])
-    assert ran.code == 0, "npm could not download"
+    outcome = quietly(script, [*options, "--workspace", str(workspace)])
     assert list(workspace.glob("isarray-*.tgz"))
-    assert ran.counts[1:] == (0, 0)
+    assert outcome == (0, 0, 0)
 
 
 def test_a_clients_own_proxy_settings_change_nothing(https_origin: HttpsOrigin) -> None:
