@@ -68,9 +68,9 @@ def build_leaf(
     now: datetime,
 ) -> x509.Certificate:
     """A server certificate for exactly one name, valid from two days ago for a week at most."""
-    common = str(name)
-    fits = len(common) <= _LONGEST_COMMON_NAME
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)] if fits else [])
+    subject_name = str(name)
+    fits = len(subject_name) <= _LONGEST_COMMON_NAME
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject_name)] if fits else [])
     usage = x509.KeyUsage(digital_signature=True, **_unset("digital_signature"))
     # with an empty subject the alternative name must be critical (RFC 5280 §4.2.1.6)
     builder = (

@@ -26,14 +26,14 @@ def test_every_system_root_hashes_as_openssl_says() -> None:
 
 
 UTF8, PRINTABLE, BMP, IA5, UNIVERSAL = 0x0C, 0x13, 0x1E, 0x16, 0x1C
-COMMON, COUNTRY, MAIL = "2.5.4.3", "2.5.4.6", "1.2.840.113549.1.9.1"
+NAME, COUNTRY, MAIL = "2.5.4.3", "2.5.4.6", "1.2.840.113549.1.9.1"
 NAMES = [
-    [[(COMMON, UTF8, b"  Two   Spaces \t inside ")]],
-    [[(COMMON, UTF8, "ÄÖÜ straße".encode())], [(COUNTRY, PRINTABLE, b"DE")]],
-    [[(COMMON, BMP, "Wide Näme".encode("utf-16-be"))], [(MAIL, IA5, b"A@B.example")]],
-    [[(COMMON, UNIVERSAL, "Wider Name".encode("utf-32-be"))]],
-    [[(COMMON, UTF8, b"two in"), (COUNTRY, PRINTABLE, b"XX")], [(COMMON, UTF8, b"one set")]],
-    [[(COMMON, 0x12, b" 12  34 ")]],  # NumericString is not folded
+    [[(NAME, UTF8, b"  Two   Spaces \t inside ")]],
+    [[(NAME, UTF8, "ÄÖÜ straße".encode())], [(COUNTRY, PRINTABLE, b"DE")]],
+    [[(NAME, BMP, "Wide Näme".encode("utf-16-be"))], [(MAIL, IA5, b"A@B.example")]],
+    [[(NAME, UNIVERSAL, "Wider Name".encode("utf-32-be"))]],
+    [[(NAME, UTF8, b"two in"), (COUNTRY, PRINTABLE, b"XX")], [(NAME, UTF8, b"one set")]],
+    [[(NAME, 0x12, b" 12  34 ")]],  # NumericString is not folded
 ]
 
 
