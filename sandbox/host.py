@@ -128,13 +128,25 @@ def _open_trusted(bwrap: Path) -> int:
         ) from error
     problem = _distrust(os.fstat(fd))
     if problem:
+        owner = os.fstat(fd).st_uid
         os.close(fd)
+        if owner and not _knows_root():
+            raise LaunchError(
+                Code.UNTRUSTED_BWRAP,
+                f"Whether {bwrap} is root's cannot be told: this user namespace does not know root.",
+                "Run Wicketgate outside of it, or map root into it.",
+            )
         raise LaunchError(
             Code.UNTRUSTED_BWRAP,
             f"{bwrap} {problem}.",
             "Reinstall the distribution's bubblewrap: a plain file owned by root, 0755, without set-id bits.",
         )
     return fd
+
+
+def _knows_root() -> bool:
+    rows = Path("/proc/self/uid_map").read_text().splitlines()
+    return any(row.split()[0] == "0" for row in rows)
 
 
 def _distrust(status: os.stat_result) -> str:
