@@ -5,6 +5,7 @@ Prints certificates and never a key. `show` makes nothing. What a rotation means
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -80,12 +81,20 @@ def _serving(state_dir: Path | None, *, make: bool = False) -> Iterator[Path]:
         identity = serving_identity()
         if make:
             prepare_state(state, identity)
+        if not identity.is_current:
+            _rehearse()
         identity.become()
         yield authority_directory(state)
     except OSError as error:
         raise click.ClickException(f"cannot use the state directory: {error.strerror}: {error.filename}") from error
     except (CertsError, NoStateDirectory) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _rehearse() -> None:
+    """Load what `cryptography` loads on first use: as another user this interpreter may be unreadable."""
+    with tempfile.TemporaryDirectory() as place:
+        CertificateAuthority.load_or_create(Path(place) / "authority", datetime.now(UTC))
 
 
 def _print(directory: Path, state: State | None, now: datetime, as_json: bool) -> None:
