@@ -18,6 +18,8 @@ class Code(StrEnum):
     NO_TRUST_BUNDLE = "no_trust_bundle"
     BAD_WORKSPACE = "bad_workspace"
     BAD_CALL = "bad_call"
+    SESSION_OVER = "session_over"
+    TOO_MANY = "too_many"
     BROKER_FAILED = "broker_failed"
     BROKER_GONE = "broker_gone"
     SANDBOX_FAILED = "sandbox_failed"

@@ -7,6 +7,7 @@ away, so that a command never hangs on output that nobody wants.
 import asyncio
 import contextlib
 import os
+import select
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class Pipe:
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
+        self._waiting: asyncio.Future[None] | None = None
+        self._finishing = False
 
     def close_writer(self) -> None:
         """Close our own copy, once the command has its own."""
@@ -51,28 +54,59 @@ class Pipe:
             os.close(self.reader)
             self.reader = -1
 
+    def finish(self) -> None:
+        """Have `pump` end when the pipe is empty, though others can still write. What they write is thrown away."""
+        self._finishing = True
+        if self._waiting is not None:
+            _resolve(self._waiting)
+
     async def pump(self, sink: Sink, budget: Budget) -> None:
         """Pass on what is written, within the budget, until nobody can write any more."""
+        left_open = False
         try:
             while chunk := await self._read():
                 kept = budget.take(chunk)
                 if kept:
                     await sink(kept)
+            left_open = self._finishing and self._is_empty()
         finally:
-            self.close()
+            if left_open:
+                asyncio.get_running_loop().add_reader(self.reader, self._throw_away)
+            else:
+                self.close()
 
     async def _read(self) -> bytes:
         while True:
             try:
                 return os.read(self.reader, CHUNK)
             except BlockingIOError:
-                await readable(self.reader)
+                if self._finishing:
+                    return b""
+                self._waiting = asyncio.get_running_loop().create_future()
+                await readable(self.reader, self._waiting)
+
+    def _is_empty(self) -> bool:
+        """Whether it is only empty for now; at its end it is not."""
+        return not _has_ended(self.reader)
+
+    def _throw_away(self) -> None:
+        try:
+            if os.read(self.reader, CHUNK):
+                return
+        except BlockingIOError:
+            return
+        self.close()
 
 
-async def readable(fd: int) -> None:
-    """Wait until a descriptor can be read."""
+def _has_ended(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+async def readable(fd: int, ready: asyncio.Future[None]) -> None:
+    """Wait until a descriptor can be read, or the future is resolved by somebody else."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(fd, _resolve, ready)
     try:
         await ready

@@ -130,7 +130,7 @@ def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] 
     return Plan(
         operations=tuple(operations),
         environment=environment(spec),
-        directory=str(workspace) if workspace is not None else HOME,
+        directory=str((workspace or Path(HOME)) / spec.call.directory),
         argv=spec.call.argv,
         network=spec.authority.network,
         rlimits=spec.authority.rlimits,

@@ -15,12 +15,20 @@ class Network(StrEnum):
     BROKERED = "brokered"
 
 
+class Mode(StrEnum):
+    """How much of the host's files is visible. FULL_ACCESS widens files only, never the network, sockets or pids."""
+
+    SANDBOX = "sandbox"
+    FULL_ACCESS = "full-access"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """What is to be run: the only half that a model can fill."""
 
     argv: tuple[str, ...]
     timeout: float | None = None  # seconds; may only shorten the authority's
+    directory: str = ""  # below the workspace, where the command begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,7 @@ class Authority:
 
     workspace: Path | None = None  # canonical and validated; shown at its own path, writable
     network: Network = Network.NONE
+    mode: Mode = Mode.SANDBOX
     trust: tuple[Mount, ...] = ()
     trust_environment: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None

@@ -1,0 +1,120 @@
+"""One session's cable: a bridge, its lease on the broker, and the trust kit for what the broker signs.
+
+It decides nothing about the network: what may be reached is the broker's to say.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from certs.errors import TrustBundleError
+from certs.kit import kits_directory, prepare_kit
+from netns.bridge import Bridge, build_bridge
+from netns.kernel import explain_namespaces
+from netns.netlink import NetlinkError
+from sandbox.attachment import AttachError, Attachment, State
+from sandbox.errors import Code, LaunchError
+from sandbox.spec import Mount
+
+# What names the netlink step that failed, when the kernel has networks but not what captures their traffic.
+_CAPTURE_STEPS = ("rule", "table", "chain")
+
+
+@dataclass(slots=True, kw_only=True)
+class Cable:
+    """A laid cable. `trust` and `environment` show the sandbox what to trust."""
+
+    bridge: Bridge
+    attachment: Attachment
+    trust: tuple[Mount, ...]
+    environment: tuple[tuple[str, str], ...]
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the broker serves it at the moment."""
+        return self.attachment.state is State.ATTACHED
+
+    async def take_up(self) -> None:
+        """End the lease and let both namespaces go."""
+        try:
+            await self.attachment.finish()
+        finally:
+            self.bridge.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Under which names a session attaches."""
+
+    session: str
+    call: str
+    grant: str
+
+
+async def lay_cable(lease: Lease, *, attach: Path, state: Path, back: Callable[[], None]) -> Cable:
+    """Build a bridge, attach it, prepare the trust kit. Raises LaunchError: then nothing is left.
+
+    `back` is called after the bridge was built and has to bring the thread back into its own network namespace.
+    """
+    try:
+        bridge = open_bridge()
+    finally:
+        back()
+    attachment = Attachment(
+        bridge=bridge, socket_path=attach, session=lease.session, call=lease.call, grant=lease.grant
+    )
+    try:
+        await attachment.attach()
+        kit = prepare_kit(kits_directory(state), ca_pem=attachment.authority, now=datetime.now(UTC))
+    except AttachError as error:
+        bridge.close()
+        raise _not_attached(error) from error
+    except TrustBundleError as error:
+        await attachment.close()
+        bridge.close()
+        cause = f"The trust bundle cannot be made: {error.cause}."
+        raise LaunchError(Code.NO_TRUST_BUNDLE, cause, error.cure) from error
+    return Cable(
+        bridge=bridge,
+        attachment=attachment,
+        trust=tuple(Mount(source=source, destination=Path(place)) for source, place in kit.mounts),
+        environment=tuple(kit.environment.items()),
+    )
+
+
+def _not_attached(error: AttachError) -> LaunchError:
+    if error.reason:
+        return LaunchError(
+            Code.BROKER_FAILED,
+            f"The broker does not serve this session ({error.reason}: {error.detail}).",
+            "Issue a grant that is in force, and see whether egress is on: `wicketgate grant list`.",
+        )
+    return LaunchError(
+        Code.BROKER_GONE, f"The broker cannot be reached ({error.detail}).", "Start it; the runner needs no restart."
+    )
+
+
+def open_bridge() -> Bridge:
+    """Build a bridge. Raises LaunchError with the layer that refused."""
+    try:
+        return build_bridge()
+    except NetlinkError as error:
+        code = Code.NO_CAPTURE if any(step in error.what for step in _CAPTURE_STEPS) else Code.NO_NETWORK_NAMESPACES
+        raise LaunchError(
+            code,
+            f"The bridge cannot be built: the kernel refused to {error}.",
+            "The kernel needs network namespaces, veth, nf_tables and its tproxy expression.",
+        ) from error
+    except OSError as error:
+        raise LaunchError(
+            Code.NO_NETWORK_NAMESPACES,
+            f"The bridge cannot be built: the kernel refuses a namespace or a socket ({explain_namespaces(error)}).",
+            "It needs network namespaces, nf_tables and transparent sockets; `wicketgate doctor` looks closer.",
+        ) from error
+
+
+def return_to(namespace: int) -> None:
+    """Bring the calling thread into a network namespace."""
+    os.setns(namespace, os.CLONE_NEWNET)

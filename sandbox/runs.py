@@ -1,0 +1,213 @@
+"""One foreground command, in a sandbox of its own or in a session's: its streams, its time limit, its honest end.
+
+Whoever waits for a run may be cancelled at any moment: everything of the command is then dead before the cancellation
+goes on.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sandbox import census
+from sandbox.children import Child
+from sandbox.live import GRACE, Live, Workshop, open_live
+from sandbox.output import Budget, Pipe, feed
+from sandbox.protect import Finding
+from sandbox.rights import Command, Rights
+
+TIMED_OUT = 124
+
+type Emit = Callable[[str, bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a command ended. `code` is its own, 128+n for signal n, 124 for a time-out.
+
+    `dropped`: bytes of output beyond the bound. `set_aside`: what was made harmless in the workspace, for a command in
+    a sandbox of its own. `session_ended`: its processes could only be ended together with the whole session.
+    """
+
+    code: int
+    timed_out: bool = False
+    dropped: int = 0
+    set_aside: tuple[Finding, ...] = ()
+    session_ended: bool = False
+
+
+@dataclass(slots=True)
+class Streams:
+    """A command's three streams. `merged`: standard error goes where standard output goes."""
+
+    content: bytes
+    budget: Budget
+    merged: bool = False
+    out: Pipe = field(default_factory=Pipe)
+    err: Pipe | None = None
+    _stdin: tuple[int, int] = (-1, -1)
+
+    def __post_init__(self) -> None:
+        if not self.merged:
+            self.err = Pipe()
+        if self.content:
+            self._stdin = os.pipe2(os.O_CLOEXEC)
+        else:
+            self._stdin = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+
+    @property
+    def stdio(self) -> dict[int, int]:
+        """For a launch."""
+        return {0: self._stdin[0], 1: self.out.writer, 2: (self.err or self.out).writer}
+
+    def pipes(self) -> list[tuple[str, Pipe]]:
+        """The pipes that are to be read, by name."""
+        return [("stdout", self.out), *([("stderr", self.err)] if self.err is not None else [])]
+
+    def begin(self) -> list[Awaitable[None]]:
+        """Close what is the command's now; what is to be fed."""
+        os.close(self._stdin[0])
+        for _, pipe in self.pipes():
+            pipe.close_writer()
+        feeding = [feed(self._stdin[1], self.content)] if self.content else []
+        self._stdin = (-1, -1)
+        return list(feeding)
+
+    def abandon(self) -> None:
+        """Close everything: the command was never started."""
+        for _, pipe in self.pipes():
+            pipe.close()
+        for fd in self._stdin:
+            if fd >= 0:
+                os.close(fd)
+        self._stdin = (-1, -1)
+
+
+async def run_alone(workshop: Workshop, command: Command, rights: Rights, emit: Emit) -> Result:
+    """Run a command in a sandbox of its own. Raises LaunchError."""
+    streams = Streams(command.stdin, Budget(rights.limits.output_bytes))
+    try:
+        live = await open_live(workshop, command, rights, stdio=streams.stdio)
+    except BaseException:
+        streams.abandon()
+        raise
+    watched = _Watched(child=live.child, shared=False, ask=live.ask_to_end, end=partial(_end_alone, live))
+    try:
+        code, timed_out = await _attend(watched, streams, emit, command.limit(rights))
+    finally:
+        await _finish(live.close())
+    return Result(
+        code=code, timed_out=timed_out, dropped=streams.budget.dropped, set_aside=live.findings, session_ended=False
+    )
+
+
+async def _end_alone(live: Live) -> None:
+    await live.close()
+
+
+@dataclass(slots=True)
+class SessionCalls:
+    """The calls that run in one session at the moment, by the pid of their first process."""
+
+    live: Live
+    roots: set[int] = field(default_factory=set)
+
+    async def run(self, command: Command, emit: Emit) -> Result:
+        """Run a command in the session. What it leaves in the background stays; a stop ends that, too."""
+        live = self.live
+        streams = Streams(command.stdin, Budget(live.rights.limits.output_bytes))
+        before = census.count(live.built.init)
+        try:
+            child = live.enter(command.argv, streams.stdio, directory=command.directory)
+        except BaseException:
+            streams.abandon()
+            raise
+        self.roots.add(child.pid)
+        over: list[bool] = []
+        watched = _Watched(
+            child=child, shared=True, ask=partial(child.send, 15), end=partial(self._end, before, child, over)
+        )
+        try:
+            code, timed_out = await _attend(watched, streams, emit, command.limit(live.rights))
+        except BaseException:
+            await _finish(self._end(before, child, over))
+            raise
+        finally:
+            self.roots.discard(child.pid)
+        return Result(code=code, timed_out=timed_out, dropped=streams.budget.dropped, session_ended=bool(over))
+
+    async def _end(self, before: census.Census, child: Child, over: list[bool]) -> None:
+        others = lambda: self.roots - {child.pid}  # noqa: E731
+        if not await census.end_newcomers(before, self.live.built.init, others):
+            over.append(True)  # faster than we can count: nothing less stops it
+            await self.live.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    """`shared`: others of the session may hold the command's pipes when it has ended; they are not waited for."""
+
+    child: Child
+    shared: bool
+    ask: Callable[[], None]
+    end: Callable[[], Awaitable[None]]
+
+
+async def _attend(watched: _Watched, streams: Streams, emit: Emit, limit: float | None) -> tuple[int, bool]:
+    """Pass the output on until the command has ended; its exit code, and whether it was ended for its time."""
+    feeding = [asyncio.ensure_future(one) for one in streams.begin()]
+    pumps = [asyncio.create_task(pipe.pump(partial(emit, name), streams.budget)) for name, pipe in streams.pipes()]
+    try:
+        timed_out = not await _ends_within(watched.child, limit, pumps)
+        if timed_out:
+            watched.ask()
+            await _ends_within(watched.child, GRACE, pumps)
+            await watched.end()  # also what it left behind
+        code = await watched.child.wait()
+        if watched.shared:
+            for _, pipe in streams.pipes():
+                pipe.finish()
+        for task in pumps:
+            await task
+    except BaseException:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        raise
+    finally:
+        for task in feeding:
+            task.cancel()
+        await asyncio.gather(*feeding, return_exceptions=True)
+    return (TIMED_OUT if timed_out else code), timed_out
+
+
+async def _ends_within(child: Child, limit: float | None, pumps: list[asyncio.Task[None]]) -> bool:
+    """Wait for the end; False when the limit came first. A reader of the output that fails raises here."""
+    loop = asyncio.get_running_loop()
+    deadline = None if limit is None else loop.time() + limit
+    waiting: set[asyncio.Future[Any]] = {*pumps}
+    while not child.ended.done():
+        left = None if deadline is None else max(0.0, deadline - loop.time())
+        done, _ = await asyncio.wait([child.ended, *waiting], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            return False
+        for task in done & waiting:
+            task.result()
+            waiting.discard(task)
+    return True
+
+
+async def _finish(work: Awaitable[object]) -> None:
+    """Do this to its end, even if cancelled meanwhile; the cancellation goes on afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
