@@ -246,9 +246,9 @@ class H2Connection:
                 self.fail(exchange, outcome)
             return
         self._link = link = UpstreamLink(self._session, outcome, self, format_host(self._asked, "https"))
+        link.start()
         for exchange in waiting:
             link.send(exchange)
-        link.start()
 
     def link_ended(self, link: UpstreamLink) -> None:
         if self._link is link:

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 import h2.exceptions
 
-from broker.gateway.h2_streams import MAX_FRAME, Frames
+from broker.gateway.h2_streams import EARNED, MAX_FRAME, OCTETS_A_CREDIT, Frames
 from broker.gateway.records import About
 from broker.policy.decide import Allowed
 from broker.wire.http2.fields import Field, Request
 
 if TYPE_CHECKING:
     from broker.gateway.h2_upstream import UpstreamLink
-
-DRIBBLE = 1024  # octets; a window that takes less at a time earns its owner nothing
 
 
 @dataclass(slots=True)
@@ -36,17 +34,11 @@ class Way:
     def pump(self, source: Frames, source_id: int, sink: Frames, sink_id: int, now: float) -> None:
         """Send what the window takes, acknowledge it, and end where the sender has."""
         while self.waiting and not sink.outlet.blocked:
-            data = self.waiting[0]
             room = min(sink.h2.local_flow_control_window(sink_id), MAX_FRAME, sink.h2.max_outbound_frame_size)
             if room <= 0:
                 return
-            piece = data[:room]
-            if len(piece) == len(data):
-                self.waiting.popleft()
-            else:
-                self.waiting[0] = data[room:]
-            if len(piece) == len(data) or room >= DRIBBLE:
-                sink.earn()
+            piece, whole = self._take(room)
+            sink.earn(EARNED if whole else len(piece) / OCTETS_A_CREDIT)
             last = self.ended and not self.waiting and self.trailers is None
             sink.h2.send_data(sink_id, piece, end_stream=last)
             sink.flush()
@@ -61,6 +53,18 @@ class Way:
             else:
                 sink.h2.end_stream(sink_id)
             sink.flush()
+
+    def _take(self, room: int) -> tuple[bytes, bool]:
+        """As much as fits, over the borders of pieces: else a window that was once cut into slivers stays cut."""
+        waiting, pieces = self.waiting, []
+        while waiting and room >= len(waiting[0]):
+            pieces.append(waiting.popleft())
+            room -= len(pieces[-1])
+        whole = bool(pieces)
+        if waiting and room:
+            pieces.append(waiting[0][:room])
+            waiting[0] = waiting[0][room:]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), whole
 
     def drop(self) -> int:
         """Forget what waits; how many octets it was, which the sender's connection window still misses."""

@@ -32,6 +32,7 @@ BYTES_A_TURN = 1 << 20
 CREDIT = 500
 CREDIT_A_SECOND = 50.0
 EARNED = 2
+OCTETS_A_CREDIT = 16  # of a piece that its receiver's window cut: less at a time is a dribble
 RESET_COST = 2
 
 
@@ -136,9 +137,9 @@ class Frames:
         if self._credit < 0:
             self._violate(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, "too many frames that move nothing")
 
-    def earn(self) -> None:
+    def earn(self, amount: float = EARNED) -> None:
         """Something useful happened: the peer may send a few more of the others."""
-        self._credit = min(CREDIT, self._credit + EARNED)
+        self._credit = min(CREDIT, self._credit + amount)
 
     def close(self, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.NO_ERROR) -> None:
         """Say GOAWAY and end."""

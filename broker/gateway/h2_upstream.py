@@ -59,6 +59,7 @@ class UpstreamLink:
         self._exchanges: dict[int, H2Exchange] = {}
         self._queue: deque[H2Exchange] = deque()
         self._draining = False
+        self._is_told = False  # what it takes: until its settings have come, one stream is safe to open
         self.last = session.reactor.now  # when it said something
         self.frames = Frames(
             session.reactor,
@@ -76,6 +77,9 @@ class UpstreamLink:
     def send(self, exchange: H2Exchange) -> None:
         """Send a judged request, now or when the upstream takes another stream."""
         exchange.link = self
+        if self._draining or not self.frames.is_open:
+            self._owner.fail(exchange, Refusal(Reason.UPSTREAM_CLOSED, "the upstream went away as soon as it came"))
+            return
         self._queue.append(exchange)
         self._send_queued()
 
@@ -101,7 +105,7 @@ class UpstreamLink:
     def _send_queued(self) -> None:
         h2 = self.frames.h2
         while self._queue and not self._draining and self.frames.is_open:
-            if h2.open_outbound_streams >= h2.remote_settings.max_concurrent_streams:
+            if h2.open_outbound_streams >= (h2.remote_settings.max_concurrent_streams if self._is_told else 1):
                 return
             self._send_now(self._queue.popleft())
 
@@ -130,6 +134,7 @@ class UpstreamLink:
             case on.WindowUpdated():
                 self._drained()
             case on.RemoteSettingsChanged():
+                self._is_told = True
                 self.frames.spend()
                 self._drained()
                 self._send_queued()

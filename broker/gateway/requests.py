@@ -14,7 +14,10 @@ from broker.wire.http1.heads import RequestHead
 from broker.wire.http1.rewrite import Scheme
 from broker.wire.http1.targets import AbsoluteForm, AuthorityForm, classify_target, request_authority
 
-DNS_MESSAGE = b"application/dns-message"
+# RFC 8484, RFC 9230, and the JSON forms that public resolvers have.
+_DNS_TYPES = frozenset(
+    (b"application/dns-message", b"application/oblivious-dns-message", b"application/dns-json", b"application/dns+json")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,13 @@ def judged_question(facts: Facts, target: bytes, fields: Iterable[tuple[bytes, b
     """What both protocols refuse in a request that could otherwise be judged. Raises Refusal."""
     for name, value in fields:
         # An allowed host that resolves names for the sandbox is a way around the name server (RFC 8484).
-        if value.startswith(DNS_MESSAGE) and name.lower() in {b"accept", b"content-type"}:
+        if b"dns" in (lower := value.lower()) and name.lower() in {b"accept", b"content-type"} and _names_dns(lower):
             raise Refusal(Reason.DNS_OVER_HTTPS, "names are answered by the broker, not by way of a request")
     return Question(facts, target)
+
+
+def _names_dns(value: bytes) -> bool:
+    return any(one.partition(b";")[0].strip() in _DNS_TYPES for one in value.split(b","))
 
 
 def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Question:

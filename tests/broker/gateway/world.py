@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Concatenate
@@ -31,17 +33,22 @@ from broker.audit.log import AuditLog
 from broker.control.messages import Attach, Attached, Finish, Finished, FromBroker, Greeting, decode_from_broker, encode
 from broker.gateway.attach import AttachConnection
 from broker.gateway.broker import Broker
+from broker.gateway.inspector import Inspector
 from broker.gateway.resolve import Resolver, make_absolute
 from broker.policy.addresses import Address
 from broker.policy.authority import Authority
 from broker.policy.load import parse_policy
 from broker.policy.rules import Policy
+from certs.store import trusted_pem
 from netns import handoff
 from netns.bridge import Bridge, build_bridge
+from tests.origins.certificates import make_certificates
 from tests.origins.dns_origin import RECORDS, Zone
+from tests.origins.serving import server_context
 
 PUBLIC = "93.184.215.14"  # what the name server's table answers for public names; local to this world
 PATIENCE = 60.0
+CERTIFIED = ("public4.example", "public.example", "alias.example", "*.public4.example", PUBLIC)
 
 type Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -101,9 +108,12 @@ class World:
 
     @asynccontextmanager
     async def broker(
-        self, rules: str, *, fixed: Mapping[Authority, tuple[Address, ...]] | None = None
+        self, rules: str, *, fixed: Mapping[Authority, tuple[Address, ...]] | None = None, inspect: bool = False
     ) -> AsyncIterator[Broker]:
-        """A broker that serves one session under a policy of `rules` (the text of a policy file after its head)."""
+        """A broker that serves one session under a policy of `rules` (the text of a policy file after its head).
+
+        With `inspect` it terminates TLS, and trusts the origins of `certificates`.
+        """
         policy: Policy = parse_policy(f"version = 1\n[egress]\nenabled = true\n{rules}", source="test")
         loop = asyncio.get_running_loop()
         log = AuditLog.open(self.directory / "audit")
@@ -113,6 +123,7 @@ class World:
             log=log,
             log_location=str(self.directory / "audit"),
             resolver=Resolver(policy.limits, fixed),
+            inspector=Inspector(self.directory / "authority", (self.certificates,)) if inspect else None,
         )
         mine, theirs = handoff.pair()
         self.lease = mine
@@ -128,6 +139,26 @@ class World:
             mine.close()
             broker.close()
             self.bridge.close()
+
+    @functools.cached_property
+    def certificates(self) -> bytes:
+        """The authority of this world's origins (PEM). Made with one leaf for every name in `CERTIFIED`."""
+        make_certificates(self.directory, CERTIFIED)
+        return (self.directory / "ca.pem").read_bytes()
+
+    def server_context(self, *alpn: str) -> ssl.SSLContext:
+        """What an origin serves TLS with."""
+        assert self.certificates
+        return server_context(self.directory, alpn)
+
+    def client_context(self, *alpn: str) -> ssl.SSLContext:
+        """What a client in the sandbox trusts: the broker's authority alone."""
+        known = trusted_pem(self.directory / "authority", datetime.now(UTC))
+        assert known is not None
+        context = ssl.create_default_context(cadata=known.decode())
+        if alpn:
+            context.set_alpn_protocols(list(alpn))
+        return context
 
     async def tell(self, message: Attach | Finish, descriptors: list[int] | None = None) -> FromBroker:
         """Say something as the runner, and wait for the answer."""
@@ -157,7 +188,9 @@ class World:
         return [one for one in found if one["kind"] == kind]
 
     @asynccontextmanager
-    async def origin(self, behave: Behaviour, *, address: str = PUBLIC, port: int = 80) -> AsyncIterator[Origin]:
+    async def origin(
+        self, behave: Behaviour, *, address: str = PUBLIC, port: int = 80, tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator[Origin]:
         """A TCP server. `behave` reads through what it is given, so that every octet is on record."""
         seen = Origin(port)
 
@@ -180,7 +213,7 @@ class World:
             finally:
                 writer.close()
 
-        server = await asyncio.start_server(serve, address, port)
+        server = await asyncio.start_server(serve, address, port, ssl=tls)
         seen.port = server.sockets[0].getsockname()[1]
         try:
             yield seen
