@@ -180,7 +180,8 @@ class TlsConnection:
             watcher=self,
             meter=self._session.meter,
         )
-        self._tunnel.start(client=self._events | IN, upstream=outcome.events)
+        # Its end may have come together with the hello, in an edge that whoever looked first has used up.
+        self._tunnel.start(client=IN | HANGUP, upstream=outcome.events)
 
     def _refuse(self, refusal: Refusal) -> None:
         if refusal.reason.family is Family.END:
