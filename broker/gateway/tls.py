@@ -33,7 +33,6 @@ class TlsConnection:
         "_asked",
         "_dialling",
         "_enough",
-        "_events",
         "_first",
         "_session",
         "_sock",
@@ -48,7 +47,6 @@ class TlsConnection:
         self._about = About(Plane.SPLICE, wanted, scheme="https", authority=str(asked))
         self._first = b""
         self._enough = 0
-        self._events = 0  # that came while the upstream was dialled
         self._dialling: Dialling | None = None
         self._tunnel: Tunnel | None = None
         self.deadline = session.reactor.now + session.limits.client_hello_seconds
@@ -88,8 +86,8 @@ class TlsConnection:
         else:
             self._session.reactor.watch(self)
 
-    def _stirred(self, events: int) -> None:
-        self._events |= events
+    def _stirred(self, _events: int) -> None:
+        """While the upstream is dialled: the tunnel looks at everything when it starts."""
 
     def on_deadline(self, _events: int) -> None:
         """The hello took too long."""
