@@ -41,6 +41,15 @@ class Kit:
     mounts: tuple[tuple[Path, PurePosixPath], ...]
     home: tuple[tuple[Path, PurePosixPath], ...] = ()
 
+    def home_files(self) -> tuple[tuple[bytes, PurePosixPath], ...]:
+        """The files for the sandbox's home as (content, path below it). Raises `TrustBundleError`."""
+        try:
+            return tuple((source.read_bytes(), place) for source, place in self.home)
+        except OSError as error:
+            raise TrustBundleError(
+                f"{error.filename} cannot be read ({error.strerror})", "remove that directory"
+            ) from error
+
 
 def kits_directory(state_dir: Path) -> Path:
     """Where the kits live inside a state directory."""

@@ -16,7 +16,7 @@ from netns.kernel import explain_namespaces
 from netns.netlink import NetlinkError
 from sandbox.attachment import AttachError, Attachment, State
 from sandbox.errors import Code, LaunchError
-from sandbox.spec import Mount
+from sandbox.spec import HomeFile, Mount
 
 # What names the netlink step that failed, when the kernel has networks but not what captures their traffic.
 _CAPTURE_STEPS = ("rule", "table", "chain")
@@ -30,6 +30,7 @@ class Cable:
     attachment: Attachment
     trust: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]
+    home: tuple[HomeFile, ...] = ()
 
     @property
     def is_attached(self) -> bool:
@@ -68,6 +69,7 @@ async def lay_cable(lease: Lease, *, attach: Path, state: Path, back: Callable[[
     try:
         await attachment.attach()
         kit = prepare_kit(kits_directory(state), ca_pem=attachment.authority, now=datetime.now(UTC))
+        home = tuple(HomeFile(content=content, place=place) for content, place in kit.home_files())
     except AttachError as error:
         bridge.close()
         raise _not_attached(error) from error
@@ -81,6 +83,7 @@ async def lay_cable(lease: Lease, *, attach: Path, state: Path, back: Callable[[
         attachment=attachment,
         trust=tuple(Mount(source=source, destination=Path(place)) for source, place in kit.mounts),
         environment=tuple(kit.environment.items()),
+        home=home,
     )
 
 

@@ -119,6 +119,7 @@ async def open_live(
                 mode=rights.mode,
                 trust=() if cable is None else cable.trust,
                 trust_environment=() if cable is None else cable.environment,
+                home=() if cable is None else cable.home,
                 timeout=rights.timeout,
             ),
             terminal=terminal or Terminal(),

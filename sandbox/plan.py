@@ -183,4 +183,5 @@ def _private(spec: SandboxSpec) -> list[Operation]:
         Tmpfs(Path("/var/tmp"), size, 0o1777),  # noqa: S108
         Tmpfs(Path("/run"), size, 0o755),
         Tmpfs(Path(HOME), size),
+        *(File(Path(HOME, file.place), file.content, 0o600) for file in spec.authority.home),
     ]

@@ -5,7 +5,7 @@ The two halves are two types. Nothing here reads a file, the environment or a cl
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 class Network(StrEnum):
@@ -40,6 +40,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HomeFile:
+    """A file that every sandbox finds in its private home and may change there; `place` is below that home."""
+
+    place: PurePosixPath
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
     """What the server grants: where it may write, what it may see, how long it may run."""
 
@@ -48,6 +56,7 @@ class Authority:
     mode: Mode = Mode.SANDBOX
     trust: tuple[Mount, ...] = ()
     trust_environment: tuple[tuple[str, str], ...] = ()
+    home: tuple[HomeFile, ...] = ()
     timeout: float | None = None
     tmp_bytes: int = 1 << 30
     rlimits: tuple[tuple[int, int, int], ...] = ()  # (resource, soft, hard), see limits.py

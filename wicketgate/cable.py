@@ -11,7 +11,7 @@ from netns.kernel import explain_namespaces
 from netns.netlink import NetlinkError
 from sandbox.errors import Code, LaunchError
 from sandbox.spec import Authority as Rights
-from sandbox.spec import Mount, Network
+from sandbox.spec import HomeFile, Mount, Network
 from wicketgate.start import Start
 
 # What names the netlink step that failed, when the kernel has networks but not what captures their traffic.
@@ -23,6 +23,7 @@ def trust(start: Start, state: Path, authority: bytes) -> Rights:
     directory = state / "trust"
     try:
         kit = prepare_kit(directory, ca_pem=authority, extra=start.request.certificates, now=datetime.now(UTC))
+        home = tuple(HomeFile(content=content, place=place) for content, place in kit.home_files())
     except TrustBundleError as error:
         cause = f"The trust bundle cannot be made: {error.cause}."
         raise LaunchError(Code.NO_TRUST_BUNDLE, cause, error.cure) from error
@@ -33,6 +34,7 @@ def trust(start: Start, state: Path, authority: bytes) -> Rights:
         network=Network.BROKERED,
         trust=tuple(Mount(source=source, destination=Path(place)) for source, place in kit.mounts),
         trust_environment=tuple(kit.environment.items()),
+        home=home,
     )
 
 

@@ -18,6 +18,7 @@ from broker.gateway.resolve import Resolver, make_absolute
 from certs.store import authority_directory
 
 LOADED_LATER = (
+    "broker.gateway.h2",
     "certs.authority",
     "certs.contexts",
     "certs.upstream",

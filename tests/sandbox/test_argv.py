@@ -1,14 +1,14 @@
 """The plan and its arguments, whole: a golden file for each kind of sandbox, and what must hold for every one."""
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from sandbox.argv import arguments
 from sandbox.environ import MAX_VALUE, environment
 from sandbox.plan import HostLayout, Plan, plan
-from sandbox.spec import Authority, Call, Mount, Network, SandboxSpec, Terminal
+from sandbox.spec import Authority, Call, HomeFile, Mount, Network, SandboxSpec, Terminal
 
 GOLDEN = Path(__file__).parents[1] / "cases" / "argv"
 LAYOUT = HostLayout(
@@ -25,7 +25,10 @@ SPECS = {
     "brokered": SandboxSpec(
         call=CALL,
         authority=Authority(
-            network=Network.BROKERED, trust=TRUST, trust_environment=(("SSL_CERT_FILE", "/etc/ssl/cert.pem"),)
+            network=Network.BROKERED,
+            trust=TRUST,
+            trust_environment=(("SSL_CERT_FILE", "/etc/ssl/cert.pem"),),
+            home=(HomeFile(place=PurePosixPath(".pki/nssdb/cert9.db"), content=b"a database"),),
         ),
         terminal=Terminal(term="xterm-256color", color="truecolor", language="de_DE.UTF-8", timezone="Europe/Berlin"),
     ),
