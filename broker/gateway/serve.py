@@ -5,6 +5,8 @@ import importlib
 import resource
 import signal
 import socket
+import ssl
+from pathlib import Path
 
 import uvloop
 
@@ -18,7 +20,6 @@ from broker.gateway.resolve import Resolver, make_absolute
 from certs.store import authority_directory
 
 LOADED_LATER = (
-    "broker.gateway.h2",
     "certs.authority",
     "certs.contexts",
     "certs.upstream",
@@ -28,11 +29,23 @@ LOADED_LATER = (
 )
 
 
+LOADED_RARELY = ("broker.gateway.h2",)
+
+
 def preload() -> None:
     """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
     for module in LOADED_LATER:
         importlib.import_module(module)
+    if not (_is_public(Path(__file__)) and _is_public(Path(ssl.__file__))):
+        for module in LOADED_RARELY:
+            importlib.import_module(module)
     "example".encode("idna")  # `ssl` wants this codec; once found, a codec stays
+
+
+def _is_public(file: Path) -> bool:
+    """Whether any user can read it where it is."""
+    above = all(parent.stat().st_mode & 0o001 for parent in file.parents)
+    return above and bool(file.stat().st_mode & 0o004)
 
 
 def serve_one(connection: socket.socket, settings: Settings) -> None:
