@@ -52,8 +52,9 @@ class ControlConnection(RequestHandler):
     ) -> web.StreamResponse:
         """What cannot be read as HTTP gets a problem document too."""
         fault = Fault.BAD_REQUEST if status < 500 else Fault.INTERNAL
-        self.force_close()
-        return _problem(ApiError(fault, " ".join((message or fault.title).split())[:300]), secrets.token_hex(8))
+        answer = _problem(ApiError(fault, " ".join((message or fault.title).split())[:300]), secrets.token_hex(8))
+        answer.force_close()
+        return answer
 
 
 class ControlServer:
