@@ -106,7 +106,10 @@ class HttpConnection:
         """The upstream's socket is readable, writable or broken."""
         upstream = self._upstream.current
         if upstream is None:
+            self._upstream.stir(events)
             return
+        if events & HANGUP:
+            self._upstream.hung_up = True
         if events & OUT and upstream.outlet.blocked:
             try:
                 upstream.outlet.flush()
@@ -444,7 +447,7 @@ class HttpConnection:
         self._todo.clear()
         self._reactor.unwatch(self)
         self._session.forget(self)
-        self._upstream.drop()
+        self._upstream.leave()
 
     def _check_head(self, now: float) -> None:
         limits = self._session.limits

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from broker.gateway.reach import Reaching
-from broker.gateway.reactor import Handler
+from broker.gateway.reactor import OUT, Handler
 from broker.gateway.requests import Question
 from broker.gateway.session import Session
 from broker.gateway.streams import Piece
 from broker.gateway.upstreams import Upstream
+from broker.policy.authority import Authority
 from broker.policy.decide import Allowed
 from broker.policy.reasons import Refusal
 from broker.wire.http1.rewrite import Scheme
@@ -19,6 +20,7 @@ class UpstreamSide:
     __slots__ = (
         "_failed",
         "_on_event",
+        "_own",
         "_question",
         "_reached",
         "_reaching",
@@ -26,6 +28,7 @@ class UpstreamSide:
         "_session",
         "_taken",
         "current",
+        "hung_up",
     )
 
     def __init__(
@@ -44,8 +47,10 @@ class UpstreamSide:
         self._failed = failed
         self._reaching: Reaching | None = None
         self._question: Question | None = None
+        self._own: tuple[Authority, Upstream] | None = None  # kept for this connection's next request
         self._taken = 0  # bytes that the current upstream had been given before
         self.current: Upstream | None = None
+        self.hung_up = False  # the current one has said that it sends nothing more
 
     @property
     def blocked(self) -> bool:
@@ -66,10 +71,15 @@ class UpstreamSide:
         """Get an upstream for a judged request. `fresh`: not one that was kept."""
         self._question = question
         authority = question.facts.authority
-        kept = None if fresh else self._session.upstreams.take(self._scheme, authority)
-        if kept is not None:
-            self._use(kept)
-            return
+        if not fresh:
+            kept = self._take_own(authority)
+            if kept is not None:
+                self._begin(kept)
+                return
+            kept = self._session.upstreams.take(self._scheme, authority)
+            if kept is not None:
+                self._use(kept)
+                return
         self._reaching = reaching = Reaching(
             self._session.dialler,
             self._session.inspector,
@@ -86,15 +96,51 @@ class UpstreamSide:
             self.current.outlet.put(pieces)
 
     def release(self, *, reusable: bool) -> None:
-        """The response is whole: keep the upstream for the next request, or close it."""
+        """The response is whole: keep the upstream for this connection's next request, or close it."""
         upstream, self.current = self.current, None
         if upstream is None or self._question is None:
             return
-        if reusable and not upstream.outlet.blocked:
-            self._session.upstreams.give(self._scheme, self._question.facts.authority, upstream)
+        if reusable and not self.hung_up and not upstream.outlet.blocked:
+            self._drop_own()
+            upstream.used = True
+            self._own = (self._question.facts.authority, upstream)
         else:
-            self._session.reactor.remove(upstream.stream.sock.fileno())
-            upstream.stream.close()
+            self._close(upstream)
+
+    def stir(self, events: int) -> None:
+        """An event while no request is under way: a kept upstream has nothing to say, so it ends or broke."""
+        if self._own is None or not events & ~OUT:
+            return
+        try:
+            self._own[1].stream.receive(self._session.reactor.view[:1])
+        except BlockingIOError:
+            return  # TLS had something to say for itself, such as a session ticket
+        except OSError:
+            pass
+        self._drop_own()
+
+    def leave(self) -> None:
+        """The client's connection is over: what is under way is reset, what was kept goes to the session's pool."""
+        own, self._own = self._own, None
+        if own is not None:
+            self._session.upstreams.give(self._scheme, own[0], own[1])
+        self.drop()
+
+    def _take_own(self, authority: Authority) -> Upstream | None:
+        own = self._own
+        if own is None or own[0] != authority:
+            return None
+        self._own = None
+        return own[1]
+
+    def _drop_own(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            self._close(own[1])
+
+    def _close(self, upstream: Upstream) -> None:
+        self._session.reactor.remove(upstream.stream.sock.fileno())
+        upstream.stream.close()
 
     def hand_over(self) -> Upstream:
         """Give the upstream away, to a tunnel."""
@@ -120,7 +166,11 @@ class UpstreamSide:
             self._use(outcome)
 
     def _use(self, upstream: Upstream) -> None:
-        self.current = upstream
-        self._taken = upstream.outlet.accepted
         self._session.reactor.replace(upstream.stream.sock.fileno(), self._on_event)
+        self._begin(upstream)
+
+    def _begin(self, upstream: Upstream) -> None:
+        self.current = upstream
+        self.hung_up = False
+        self._taken = upstream.outlet.accepted
         self._reached(upstream)

@@ -5,7 +5,8 @@ opened for none: there each request names its own, in absolute-form or with CONN
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.policy.authority import Authority
 from broker.policy.facts import Facts, Stage
@@ -20,8 +21,7 @@ _DNS_TYPES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, gc=False):
     """A request that can be judged. `target` is the raw path with its query, as it will be sent on."""
 
     facts: Facts

@@ -83,11 +83,17 @@ class Outlet:
 
     def put(self, pieces: Sequence[Piece]) -> None:
         """Send, or keep for `flush`. Raises OSError when the stream is broken."""
-        self.accepted += sum(map(len, pieces))
+        total = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+        self.accepted += total
         if self._pending:
             self._pending += [bytes(piece) for piece in pieces]
             return
-        self._write(pieces)
+        try:
+            count = self._stream.send(pieces)
+        except BlockingIOError:
+            count = 0
+        if count < total:
+            self._write(_after(pieces, count))
 
     def flush(self) -> None:
         """Send what was kept."""

@@ -19,9 +19,10 @@ for what cannot be carried; 1 to 4 never do. Among allow rules the most specific
 Nothing here reads a clock, logs or waits. Budgets are judged apart (`grants.check_budget`), addresses by the guard.
 """
 
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
+
+import msgspec
 
 from broker.policy.facts import Facts, Scheme, Stage
 from broker.policy.grants import Grant
@@ -46,8 +47,7 @@ PRECEDENCE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True, gc=False):
     """No, and why. `rule` is the deny rule, or the rule that came closest; `detail` one phrase for people.
 
     `by_grant`: the policy allows it, the grant does not.
@@ -59,8 +59,7 @@ class Denied:
     by_grant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True, gc=False):
     """Yes, by `rule` (whose `tls` is the plane). `would` is the denial that was only observed.
 
     `grant_rule` is the grant's rule that agreed, `None` where there is no grant.

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from broker.policy.decide import OBSERVER, Allowed, Denied, Facts, Stage, Verdict, decide
 from broker.policy.grants import Grant
 from broker.policy.names import classify_name
@@ -63,7 +65,7 @@ def explain(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ex
 def _as_judged(facts: Facts, policy: Policy) -> tuple[Facts, bool]:
     if facts.stage is Stage.CONNECTION or facts.scheme != "https":
         return facts, False
-    opening = replace(facts, stage=Stage.CONNECTION, method=None, path=None, query=None, websocket=False)
+    opening = structs.replace(facts, stage=Stage.CONNECTION, method=None, path=None, query=None, websocket=False)
     verdict = decide(opening, replace(policy, require_grant=False), None, 0.0)
     spliced = isinstance(verdict, Allowed) and verdict.rule.tls is TlsMode.SPLICE
     return (opening, True) if spliced else (facts, False)

@@ -1,8 +1,9 @@
 """What is known about a connection or a request when it is judged: parsed values, never text to parse again."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
+
+import msgspec
 
 from broker.policy.authority import Authority
 
@@ -16,9 +17,8 @@ class Stage(Enum):
     REQUEST = "request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The question put to `decide`.
+class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The question put to `decide`. A struct, because one is made for every request.
 
     scheme: "https" for TLS, "http" for plain HTTP, "tcp" for neither.
     path, query: raw, as they will be forwarded, without the "?"; `None` at CONNECTION (query also where there is none).

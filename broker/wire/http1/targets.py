@@ -6,14 +6,15 @@ that is allowed, nor whether the form has any business on the listener it came i
 
 from dataclasses import dataclass
 
+import msgspec
+
 from broker.policy.authority import Authority, parse_absolute_form, parse_authority
 from broker.policy.reasons import Reason, Refusal
 from broker.wire.http1.heads import RequestHead
 from broker.wire.http1.rewrite import DEFAULT_PORTS, Scheme
 
 
-@dataclass(frozen=True, slots=True)
-class OriginForm:
+class OriginForm(msgspec.Struct, frozen=True, gc=False):
     """`/path?query`; the authority is in Host."""
 
     path: bytes

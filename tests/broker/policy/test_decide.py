@@ -1,7 +1,6 @@
 """Verdicts: the tables of `tests/cases/policy_decisions.toml`, each neighbouring pair of the precedence, totality."""
 
 import tomllib
-from dataclasses import replace
 from ipaddress import IPv4Network
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from broker.policy.addresses import parse_network
 from broker.policy.decide import OBSERVER, PRECEDENCE, Allowed, Denied, Facts, Scheme, Stage, decide
@@ -237,10 +237,10 @@ def test_a_detail_holds_nothing_that_the_sandbox_wrote_unescaped() -> None:
     policy = policy_of(rule("p", API, 'methods = ["GET"]\npaths = ["/v1"]\nquery = "none"'))
     odd = ask("GET https://api.example.com/v1")
     for facts in (
-        replace(odd, method="G\r\nX: y\x1b[0m"),
-        replace(odd, path="/\r\n\x1b[31m"),
-        replace(odd, query="token=secret\r\n"),
-        replace(odd, method="A" * 10_000),
+        structs.replace(odd, method="G\r\nX: y\x1b[0m"),
+        structs.replace(odd, path="/\r\n\x1b[31m"),
+        structs.replace(odd, query="token=secret\r\n"),
+        structs.replace(odd, method="A" * 10_000),
     ):
         verdict = decide(facts, policy, None, 0.0)
         assert isinstance(verdict, Denied)

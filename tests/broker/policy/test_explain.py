@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from msgspec import structs
+
 from broker.policy.decide import Allowed, decide
 from broker.policy.explain import explain
 from broker.policy.grants import CallId, Grant, GrantId
@@ -124,7 +126,7 @@ def test_what_is_only_observed_says_so() -> None:
 
 
 def test_what_the_sandbox_wrote_is_escaped() -> None:
-    odd = replace(ask("GET https://api.example.com/"), path="/\r\n\x1b[31m", method="G\nT")
+    odd = structs.replace(ask("GET https://api.example.com/"), path="/\r\n\x1b[31m", method="G\nT")
     explanation = explain(odd, policy_of(RULE + 'paths = ["/v1"]'), None, 0.0)
     assert explanation.sentence.isprintable()
     assert explanation.turn.isprintable()
