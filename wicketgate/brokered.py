@@ -58,7 +58,7 @@ class OwnBroker:
         """Hand the bridge's listeners over; they are the broker's from here on. Raises LaunchError."""
         answer = self._ask(Attach(session=session), bridge.listeners.descriptors())
         if not isinstance(answer, Attached):
-            raise _failed("The broker refused the session", answer)
+            raise broker_refused(answer)
         bridge.listeners.close()
 
     def finish(self, refused: int) -> Finished | None:
@@ -103,6 +103,11 @@ class OwnBroker:
             raise _GONE
         decoded: FromBroker = decode_from_broker(answer)
         return decoded
+
+
+def broker_refused(answer: FromBroker) -> LaunchError:
+    """The error of an answer that is no `Attached`."""
+    return _failed("The broker refused the session", answer)
 
 
 def _failed(what: str, answer: FromBroker) -> LaunchError:

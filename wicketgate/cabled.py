@@ -16,7 +16,7 @@ from wicketgate.start import Outcome, Start
 def run_with_cable(start: Start, policy: Policy) -> Outcome:
     """Run the command with a cable to a broker that lives as long as it. Raises LaunchError."""
     request, identity = start.request, start.identity
-    state = _state_directory(identity)
+    state = state_directory(identity)
     settings = Settings(policy=policy, state=state, certificates=request.certificates, fixed=request.fixed)
     with contextlib.ExitStack() as undo:
         broker = start_broker(identity, settings)
@@ -32,7 +32,8 @@ def run_with_cable(start: Start, policy: Policy) -> Outcome:
     return Outcome(session=start.session, ending=ending, finished=finished, output=output)
 
 
-def _state_directory(identity: Identity) -> Path:
+def state_directory(identity: Identity) -> Path:
+    """The state directory, made and owned as it must be. Raises LaunchError."""
     cure = "Set XDG_STATE_HOME to a directory that this user can write."
     try:
         state = default_state_dir(os.environ, os.geteuid())

@@ -28,10 +28,15 @@ def run(request: Request) -> Outcome:
     )
     if request.policy is not None:
         from wicketgate import cabled  # noqa: PLC0415  a command without a network needs none of it
+    elif request.grant is not None:
+        from wicketgate import attached  # noqa: PLC0415
     block_signals()
     with KeptTerminal():
         if request.policy is not None:
             return cabled.run_with_cable(start, request.policy)
+        if request.grant is not None:
+            grant, path = request.grant
+            return attached.run_under_grant(start, path, grant)
         start.drop()
         ending, output = start.execute(Rights(workspace=request.workspace))
         return Outcome(session=start.session, ending=ending, output=output)

@@ -5,7 +5,7 @@ After `Start.drop` nothing may be imported: the serving user may not be able to 
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,10 +31,14 @@ if TYPE_CHECKING:  # a command without a network needs none of these, and they a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One `wicketgate run`. `policy` is None for a sandbox without a network."""
+    """One `wicketgate run`. Without `policy` and `grant` it has no network.
+
+    `grant`: the id of a grant and the attach socket of the broker that issued it.
+    """
 
     argv: tuple[str, ...]
     policy: "Policy | None" = None
+    grant: tuple[str, Path] | None = None
     workspace: Path | None = None
     fixed: "Mapping[Authority, tuple[Address, ...]]" = field(default_factory=dict)
     certificates: tuple[bytes, ...] = ()
@@ -78,8 +82,13 @@ class Start:
                 "`wicketgate doctor` names the layer that forbids it and what to change.",
             ) from error
 
-    def execute(self, rights: Rights, *, broker: int | None = None) -> tuple[Ending, Captured | None]:
-        """Start the command and wait for its end. `broker`: a child whose end ends the command."""
+    def execute(
+        self, rights: Rights, *, broker: int | None = None, drains: Mapping[int, Callable[[], bool]] | None = None
+    ) -> tuple[Ending, Captured | None]:
+        """Start the command and wait for its end. `broker`: a child whose end ends the command.
+
+        `drains`: further descriptors to look after meanwhile, as in `supervise`.
+        """
         request = self.request
         spec = SandboxSpec(
             call=Call(argv=request.argv, timeout=request.timeout), authority=rights, terminal=request.terminal
@@ -91,6 +100,6 @@ class Start:
             launched = launch(
                 plan(spec, self.host.layout), bwrap_fd=self.host.bwrap_fd, seccomp=self.host.seccomp, stdio=stdio
             )
-            drains = capture.drains() if capture is not None else {}
-            ending = supervise(launched, timeout=spec.timeout, broker=broker, drains=drains)
+            watched = {**(drains or {}), **(capture.drains() if capture is not None else {})}
+            ending = supervise(launched, timeout=spec.timeout, broker=broker, drains=watched)
         return ending, capture.result() if capture is not None else None

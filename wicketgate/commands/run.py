@@ -29,6 +29,7 @@ MAX_TIMEOUT = 366 * 24 * 3600  # seconds
 @click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="Reach this host (default ports: 443 and 80).")
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Allow what this policy file allows.")
 @click.option("--grant", metavar="ID", help="Run under a grant of a running broker.")
+@click.option("--socket", metavar="PATH", help="With --grant: the broker's attach socket, if not in the usual place.")
 @click.option("--resolve", multiple=True, metavar="HOST:PORT:ADDR", help="Use this address instead of a look-up.")
 @click.option("--cacert", multiple=True, type=click.Path(path_type=Path), help="Trust these certificates too (PEM).")
 @click.option("--private", multiple=True, metavar="CIDR", help="Let allowed names resolve to these addresses.")
@@ -40,6 +41,7 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
     allow: tuple[str, ...],
     policy_file: Path | None,
     grant: str | None,
+    socket: str | None,
     resolve: tuple[str, ...],
     cacert: tuple[Path, ...],
     private: tuple[str, ...],
@@ -48,8 +50,8 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
     command: tuple[str, ...],
 ) -> int:
     """Run COMMAND in a sandbox that has no network, or one cable to what --allow names."""
-    if grant is not None:
-        raise click.UsageError("--grant needs a running broker, and none is configured; use --allow or --policy.")
+    if grant is not None and (allow or policy_file or resolve or cacert or private):
+        raise click.UsageError("With --grant the running broker's policy and configuration hold; name no others.")
     if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
         raise click.UsageError(f"--timeout {timeout:g} is not a number of seconds above 0 and up to {MAX_TIMEOUT}.")
     if as_json:
@@ -60,6 +62,7 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
     request = Request(
         argv=command,
         policy=policy,
+        grant=_grant(grant, socket),
         workspace=_workspace(workspace),
         fixed=_fixed(resolve),
         certificates=tuple(_certificates(path) for path in cacert),
@@ -68,6 +71,21 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
         capture=as_json,
     )
     return _report(run(request), as_json=as_json)
+
+
+def _grant(grant: str | None, socket: str | None) -> tuple[str, Path] | None:
+    if grant is None:
+        if socket is not None:
+            raise click.UsageError("--socket only means something together with --grant.")
+        return None
+    from broker.control.places import NoRuntimeDirectory, default_socket  # noqa: PLC0415
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", grant):
+        raise click.UsageError(f"--grant {grant!r} is not the id of a grant; `wicketgate grant list` shows them.")
+    try:
+        return grant, Path(socket) if socket is not None else default_socket("attach", os.environ, os.geteuid())
+    except NoRuntimeDirectory as error:
+        raise click.UsageError(f"--grant: {error}, or name the broker's attach socket with --socket.") from error
 
 
 def _policy(allow: tuple[str, ...], file: Path | None, private: tuple[str, ...]) -> "Policy | None":

@@ -1,0 +1,84 @@
+"""A run under a grant of a running broker: the lease is on its attach socket, and everything else is as with one's own.
+
+The broker outlives the run. When it ends the lease, the sandbox has no network any more, the user is told, and the
+command goes on without one. (A session that comes back by itself is the runner's: `sandbox.attachment`.)
+"""
+
+import contextlib
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker.control.messages import Attach, Attached, Ended, decode_from_broker
+from netns import handoff
+from sandbox.errors import Code, LaunchError
+from wicketgate.brokered import PATIENCE, OwnBroker, broker_refused
+from wicketgate.cabled import state_directory
+from wicketgate.speech import say
+from wicketgate.start import Outcome, Start
+
+if TYPE_CHECKING:
+    from netns.bridge import Bridge
+
+
+@dataclass(slots=True)
+class AttachedBroker(OwnBroker):
+    """A connection to the broker that serves others too. `pid` is 0: it is no child of this process."""
+
+    grant: str = ""
+
+    def attach(self, session: str, bridge: "Bridge") -> None:
+        """As with one's own, under the grant."""
+        answer = self._ask(Attach(session=session, grant=self.grant), bridge.listeners.descriptors())
+        if not isinstance(answer, Attached):
+            raise broker_refused(answer)
+        bridge.listeners.close()
+
+    def stop(self) -> None:
+        """Close the lease; the broker goes on."""
+        self.connection.close()
+
+    def on_lease(self) -> bool:
+        """The broker said something unasked, or went away. Never to be called again, which False means."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            message = self.connection.recv(handoff.MAX_MESSAGE, socket.MSG_DONTWAIT)
+            ended = decode_from_broker(message) if message else None
+            why = ended.detail if isinstance(ended, Ended) else "the broker has gone"
+            say(f"{why}; the command goes on without a network")
+        return False
+
+
+def run_under_grant(start: Start, path: Path, grant: str) -> Outcome:
+    """Run the command with a cable to a running broker. Raises LaunchError."""
+    state = state_directory(start.identity)
+    with contextlib.ExitStack() as undo:
+        broker = connect(path, grant)
+        undo.callback(broker.stop)
+        from wicketgate import cable  # noqa: PLC0415  as in `cabled`
+
+        rights = cable.trust(start, state, broker.greeting())
+        start.drop()
+        bridge = undo.enter_context(cable.bridge())
+        broker.attach(start.session, bridge)
+        drains = {broker.connection.fileno(): broker.on_lease}
+        ending, output = start.execute(rights, drains=drains)
+        finished = broker.finish(bridge.count_refused())
+    return Outcome(session=start.session, ending=ending, finished=finished, output=output)
+
+
+def connect(path: Path, grant: str) -> AttachedBroker:
+    """Connect to an attach socket. Raises LaunchError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    connection.settimeout(PATIENCE)
+    try:
+        connection.connect(str(path))
+    except OSError as error:
+        connection.close()
+        cause = f"No broker can be reached at {path} ({error.strerror or error})."
+        cure = "Start it with `wicketgate broker --config FILE`, or name its attach socket with --socket."
+        raise LaunchError(Code.BROKER_GONE, cause, cure) from error
+    connection.settimeout(None)
+    return AttachedBroker(0, connection, grant)
