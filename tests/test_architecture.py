@@ -56,6 +56,8 @@ LAUNCHER: Final = "sandbox.launch"
 FORKS: Final = {
     "sandbox.ownership": "a user namespace exists only while a process is in it",
     "netns.joining": "the first process of a pid namespace",
+    "sandbox.doctor_probes": "each attempt in a child that ends with what it made",
+    "sandbox.doctor_wholes": "a whole sandbox in a child that ends with it",
     "wicketgate.brokered": "the broker of a run without a daemon",
     "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the seccomp profile of the runner's container: the engine's default and the few calls that sandboxes are made of.
+"""Makes the seccomp profile of the runner's container: the engine's default and the calls that sandboxes are made of.
 
 usage: generate.py [--check]      (--check: write nothing, fail where runner.json is not what would be written)
 
@@ -55,9 +55,7 @@ def _rule(fact: dict[str, Any]) -> dict[str, Any]:
         rule["errnoRet"] = fact["errno"]
     if "arguments" in fact:
         rule["args"] = [_argument(*one) for one in fact["arguments"]]
-    includes = {
-        key: fact[name] for name, key in (("machines", "arches"), ("kernel", "minKernel")) if name in fact
-    }
+    includes = {key: fact[name] for name, key in (("machines", "arches"), ("kernel", "minKernel")) if name in fact}
     return rule | ({"includes": includes} if includes else {})
 
 

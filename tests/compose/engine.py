@@ -20,6 +20,14 @@ from typing import Any, Final
 from tests.tree import ROOT
 
 ENTER: Final = Path(__file__).with_name("enter.sh")
+BUNDLES: Final = "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby"
+ENVIRONMENT: Final = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LC_ALL": "C.UTF-8",
+    "DOCKER_HOST": "unix:///run/docker.sock",
+    "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+}
 PATIENCE: Final = 60.0  # seconds until the engine answers
 # For building: the packages come through the machine's own network, in which the engine must change nothing.
 ON_THE_MACHINES_NETWORK: Final = (
@@ -54,17 +62,14 @@ class Engine:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command beside the engine, in its namespaces and tree."""
         enter = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--net", "--root", f"--wdns={directory}"]
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
-        stdin = {} if given is not None else {"stdin": subprocess.DEVNULL}
         return subprocess.run(
-            [*enter, "--", "/usr/bin/env", "DOCKER_HOST=unix:///run/docker.sock", "BUILDX_NO_DEFAULT_ATTESTATIONS=1", *command],
+            [*enter, "--", *command],
             check=False,
             capture_output=True,
-            input=given,
-            env=environment,
+            input=given or b"",
+            env=dict(ENVIRONMENT),
             timeout=seconds,
-            **stdin,
-        )  # type: ignore[call-overload]
+        )
 
     def docker(self, *words: str, given: bytes | None = None, seconds: float = 120) -> str:
         """Run `docker`; what it printed. Raises EngineError."""
@@ -95,7 +100,7 @@ class Engine:
     def bundle(self, container: str) -> dict[str, Any]:
         """The runtime configuration that a running container was really started with (config.json of the OCI)."""
         number = self.inspect(container)["Id"]
-        done = self.run("sh", "-c", f"cat /run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{number}/config.json")
+        done = self.run("cat", f"{BUNDLES}/{number}/config.json")
         return dict(json.loads(self._checked(done, ("config.json",))))
 
     def _checked(self, done: subprocess.CompletedProcess[bytes], words: Sequence[str]) -> str:
@@ -127,12 +132,12 @@ def start_engine(tree: Path, work: Path, project: Path, *, network: bool = False
     group = f"/wicketgate-test-{os.getpid()}"
     (work / "data").mkdir(exist_ok=True)
     log = work / "engine.log"
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
     own = [] if network else ["--net"]
     options = list(ON_THE_MACHINES_NETWORK) if network else []
     with log.open("ab") as output:
         outer = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", *own, str(ENTER), str(tree), str(work), str(project)]
-            + ["--cgroup-parent", group, *options],
+            [*apart, *own, str(ENTER), str(tree), str(work), str(project), "--cgroup-parent", group, *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -32,12 +32,9 @@ def download_wheels(target: Path) -> None:
     select = [str(ROOT / "deploy/select-requirements"), str(ROOT / "requirements/dev.lock"), *BUILD_PACKAGES]
     lock.write_bytes(subprocess.run(select, check=True, stdout=subprocess.PIPE).stdout)
     for requirements in (ROOT / "requirements/runtime.lock", lock):
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--only-binary=:all:"]
-            + ["--python-version", PYTHON, "--require-hashes", "-r", str(requirements), "-d", str(target)],
-            check=True,
-            stderr=subprocess.DEVNULL,
-        )
+        pip = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--only-binary=:all:"]
+        what = ["--python-version", PYTHON, "--require-hashes", "-r", str(requirements), "-d", str(target)]
+        subprocess.run([*pip, *what], check=True, stderr=subprocess.DEVNULL)
 
 
 def import_base(engine: Engine, tree: Path) -> None:
