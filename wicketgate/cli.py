@@ -15,13 +15,16 @@ from wicketgate.speech import print_document, say
 
 REFUSED, INTERRUPTED = 125, 130
 # The options of `run` that take a value.
-VALUED = frozenset({"--workspace", "--allow", "--policy", "--grant", "--resolve", "--cacert", "--private", "--timeout"})
+VALUED = frozenset(
+    {"--workspace", "--allow", "--policy", "--grant", "--socket", "--resolve", "--cacert", "--private", "--timeout"}
+)
 EXIT_CODES = {Code.COMMAND_NOT_FOUND: 127, Code.COMMAND_NOT_EXECUTABLE: 126}
 COMMANDS = {
     "run": "wicketgate.commands.run:command",
     "policy": "wicketgate.commands.policy:policy",
     "audit": "wicketgate.commands.audit:audit",
     "certs": "wicketgate.commands.certs:certs",
+    "doctor": "wicketgate.commands.doctor:command",
     "broker": "wicketgate.commands.broker:command",
     "grant": "wicketgate.commands.grant:grant",
 }
