@@ -42,7 +42,7 @@ from broker.policy.addresses import Address
 from broker.policy.authority import Authority
 from broker.policy.document import parse_policy
 from broker.policy.load import local_machine
-from broker.policy.problems import PolicyError
+from broker.policy.problems import PolicyError, Problem
 from certs.errors import CertsError
 from certs.store import authority_directory
 
@@ -50,6 +50,7 @@ SYNC_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 5.0
 AUTHORITY_SECONDS: Final = 60.0
 PRUNE_SECONDS: Final = 3600.0
+PEERS_A_TURN: Final = 64
 RETURN_SECONDS: Final = 600.0  # for the sessions of a former broker to attach again
 
 
@@ -139,7 +140,7 @@ class DoorSide:
         self._channel.close()
 
     def _read(self) -> None:
-        while True:
+        for _ in range(PEERS_A_TURN):
             try:
                 message, descriptors, _, _ = socket.recv_fds(self._channel, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
@@ -155,17 +156,19 @@ class DoorSide:
 
     def _receive(self, message: bytes, descriptors: list[int]) -> None:
         match decode_from_door(message):
-            case Peer() as peer if descriptors:
-                self.on_peer(peer, socket.socket(fileno=descriptors[0]))
-            case PolicyText() if descriptors:
+            case Peer() as peer:
+                if descriptors:  # else this process has none left, and the kernel has closed the connection
+                    self.on_peer(peer, socket.socket(fileno=descriptors[0]))
+            case PolicyText() if not descriptors:
+                problem = Problem(found="cannot be taken over: no descriptor is left", expected="fewer connections")
+                self._answers.put_nowait(PolicyError("policy", [problem]))
+            case PolicyText():
                 with os.fdopen(descriptors[0], "rb") as file:
                     self._answers.put_nowait(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode())
             case PolicyRefused(problems=problems):
                 self._answers.put_nowait(PolicyError("policy", problems))
             case Refused() as refused:
                 self.on_refused(refused)
-            case _:
-                raise ConnectionError("the door broke its protocol")
 
 
 async def _serve(daemon: Daemon) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from netns.bridge import Bridge, build_bridge
 from netns.kernel import enter_user_namespace
-from sandbox.attachment import Attachment, AttachError, State
+from sandbox.attachment import AttachError, Attachment, State
 from wicketgate.identity import serving_identity
 
 GATE = "198.19.255.1"
@@ -90,7 +90,7 @@ class Runner:
             return type(error).__name__
 
     async def flood(self, name: str, port: int, clients: int, each: int) -> Any:
-        """Statuses of `clients` × `each` kept-alive requests, made at once."""
+        """Statuses of `clients` times `each` kept-alive requests, made at once."""
         address = await self.in_sandbox(look_up, name)
 
         def connect() -> socket.socket:

@@ -1,4 +1,4 @@
-"""Starts `wicketgate broker` for real, in directories that its serving user can reach, and plays the runner beside it."""
+"""Starts `wicketgate broker` in directories that its serving user can reach, and plays the runner beside it."""
 
 import json
 import os
@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ class Daemon:
     rules: str
     extra: str = ""
     enabled: bool = True
+    environ: Mapping[str, str] = field(default_factory=dict)
+    prefix: Sequence[str] = ()
     process: "subprocess.Popen[str] | None" = None
 
     @property
@@ -61,8 +63,9 @@ class Daemon:
         config = f'version = 1\n[broker]\npolicy = "{self.policy}"\nstate = "{place}/state"\nruntime = "{place}/run"\n'
         self.write_file(place / "broker.toml", config + self.extra)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "wicketgate", "broker", "--config", str(place / "broker.toml")],
+            [*self.prefix, sys.executable, "-m", "wicketgate", "broker", "--config", str(place / "broker.toml")],
             cwd=ROOT,
+            env={**os.environ, **self.environ},
             stdin=subprocess.DEVNULL,
             stderr=(place / "stderr").open("a"),
             text=True,
@@ -122,12 +125,19 @@ class Daemon:
 
 
 @contextmanager
-def broker_daemon(rules: str, *, extra: str = "", enabled: bool = True, limits: str = "") -> Iterator[Daemon]:
+def broker_daemon(
+    rules: str,
+    *,
+    extra: str = "",
+    enabled: bool = True,
+    limits: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Daemon]:
     """A running broker. `extra` is the rest of its configuration, from the keys of [broker] on."""
     # pytest's own directories are closed to the user that a broker of root's serves as.
     place = Path(tempfile.mkdtemp(prefix="wicketgate-test-"))
     place.chmod(0o755)
-    daemon = Daemon(place, rules, extra, enabled)
+    daemon = Daemon(place, rules, extra, enabled, environ or {})
     try:
         daemon.write_policy(limits=limits)
         daemon.start()

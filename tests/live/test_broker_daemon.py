@@ -2,18 +2,23 @@
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.live import gate
 from tests.live.daemons import Daemon, broker_daemon, played_runner
 from tests.live.runs import status, until
 from tests.origins.process import HttpsOrigin
+from tests.tree import ROOT
 
 pytestmark = pytest.mark.live
 NAME = "origin.example"
@@ -155,14 +160,16 @@ def test_killing_again_and_again_gives_nothing(daemon: Daemon, port: int) -> Non
 
 
 def test_with_the_flag_off_nobody_attaches(port: int) -> None:
-    with broker_daemon(rules_for(port), extra=resolve(port), enabled=False) as daemon:
-        with played_runner(daemon, "s-1") as runner:
-            assert runner.ask("attach")["reason"] == "egress_off"
-            assert daemon.ask("PUT", "/v1/egress", {"enabled": True})[1]["enabled"] is False
-            assert runner.ask("attach")["reason"] == "egress_off"
-            daemon.write_policy(enabled=True)
-            assert daemon.ask("POST", "/v1/policy/reload")[0] == 200
-            assert "authority" in runner.ask("attach")
+    with (
+        broker_daemon(rules_for(port), extra=resolve(port), enabled=False) as daemon,
+        played_runner(daemon, "s-1") as runner,
+    ):
+        assert runner.ask("attach")["reason"] == "egress_off"
+        assert daemon.ask("PUT", "/v1/egress", {"enabled": True})[1]["enabled"] is False
+        assert runner.ask("attach")["reason"] == "egress_off"
+        daemon.write_policy(enabled=True)
+        assert daemon.ask("POST", "/v1/policy/reload")[0] == 200
+        assert "authority" in runner.ask("attach")
 
 
 def test_the_switch_survives_a_restart_and_lets_sessions_back(daemon: Daemon, port: int) -> None:
@@ -223,7 +230,8 @@ def test_turning_the_flag_off_closes_a_thousand_tunnels_at_once(capsys: pytest.C
             with socket.socket(socket.AF_UNIX) as control:
                 control.connect(str(daemon.control))
                 body = b'{"enabled": false}'
-                head = f"PUT /v1/egress HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+                head = f"PUT /v1/egress HTTP/1.1\r\n{fields}\r\n\r\n"
                 begin = time.monotonic()
                 control.sendall(head.encode() + body)
                 assert control.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -308,6 +316,273 @@ def test_a_second_broker_says_who_has_the_place(daemon: Daemon) -> None:
     assert second.process.wait(30) == 125
     assert "Another broker serves in" in (daemon.directory / "stderr").read_text()
     assert daemon.is_ready()
+
+
+def fetching(port: int) -> list[str]:
+    return ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"http://{NAME}:{port}/"]
+
+
+def test_run_uses_a_grant_of_the_broker(daemon: Daemon, port: int) -> None:
+    grant = issue(daemon, port, budgets={"uses": 1})
+    options = ["--grant", grant, "--socket", str(daemon.attach)]
+    done = gate.run(*fetching(port), options=options)
+    assert (done.code, done.out) == (0, "200"), done.err
+    assert done.counts == (1, 0, 0)
+    assert daemon.ask("GET", f"/v1/grants/{grant}")[1]["usage"]["uses"] == 1
+    (session,) = {one["session"] for one in daemon.records(kind="decision", grant=grant)}
+    assert session in done.err
+    again = gate.run("true", options=options)
+    assert again.code == 125
+    assert "the grant is used up" in again.err
+
+
+def test_run_says_that_no_broker_is_there(tmp_path: Path) -> None:
+    done = gate.run("true", options=["--grant", "0" * 32, "--socket", str(tmp_path / "none.sock")])
+    assert done.code == 125
+    assert "No broker can be reached at" in done.err
+    done = gate.run("true", options=["--grant", "0" * 32, "--allow", "a.example"])
+    assert (done.code, "name no others" in done.err) == (125, True)
+
+
+def test_a_run_that_is_cut_goes_on_without_a_network_and_says_so(daemon: Daemon, port: int) -> None:
+    grant = issue(daemon, port)
+    script = f"read go; {' '.join(fetching(port))}; echo; read go; curl -sS http://192.0.2.1/ || echo over"
+    options = ["--grant", grant, "--socket", str(daemon.attach)]
+    with gate.started("sh", "-c", script, options=options) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        assert process.stdout.readline().strip() == "200"
+        (session,) = daemon.ask("GET", "/v1/sessions")[1]["sessions"]
+        assert daemon.ask("DELETE", f"/v1/sessions/{session['id']}")[0] == 200
+        done = gate.finish(process, "\n")
+    assert (done.code, done.out.strip()) == (0, "over")
+    assert "cut by the operator" in done.err
+    assert "the command goes on without a network" in done.err
+
+
+def grant_command(daemon: Daemon, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "wicketgate", "grant", *words, "--socket", str(daemon.control)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_grants_on_the_command_line(daemon: Daemon, port: int) -> None:
+    issued = grant_command(
+        daemon, "issue", "--allow", f"{NAME}:{port}", "--ttl", "5m", "--call", "c-1", "--bytes-down", "1m"
+    )
+    assert issued.returncode == 0, issued.stderr
+    grant = issued.stdout.strip()
+    shown = json.loads(grant_command(daemon, "show", grant, "--json").stdout)
+    assert (shown["id"], shown["call"], shown["budgets"]) == (grant, "c-1", {"bytes_down": 2**20})
+    assert f"bytes_down  0 of {2**20}" in grant_command(daemon, "show", grant).stdout
+    assert grant in grant_command(daemon, "list", "--state", "active").stdout
+    assert grant_command(daemon, "revoke", grant).returncode == 0
+    assert grant_command(daemon, "list", "--state", "active").stdout == ""
+    assert json.loads(grant_command(daemon, "list", "--json").stdout)["grants"][0]["state"] == "revoked"
+    refused = grant_command(daemon, "issue", "--allow", "evil.example:443", "--ttl", "5m", "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "not_covered"
+    assert "evil.example" in refused.stderr
+    assert grant_command(daemon, "issue", "--allow", "a.example", "--ttl", "soon").returncode == 125
+
+
+# ---- who may use which socket ----------------------------------------------------------------------------------------
+
+STRANGER, RUNNER = 64_400, 64_401
+
+
+def as_user(uid: int, *words: str) -> "subprocess.CompletedProcess[str]":
+    drop = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", "--inh-caps=-all", "--"]
+    return subprocess.run([*drop, *words], capture_output=True, text=True, check=False, timeout=60)
+
+
+CONNECT = """
+import socket, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.settimeout(20)
+sock.connect(sys.argv[1])
+print(sock.recv(65536).decode())
+"""
+
+
+@pytest.mark.root_only
+def test_each_socket_is_for_those_whom_the_configuration_names(port: int) -> None:
+    others = f"[control]\nusers = [64402]\n[attach]\nusers = [{RUNNER}]\n"
+    with broker_daemon(rules_for(port), extra=others) as daemon:
+        health = ["curl", "-sS", "--unix-socket", str(daemon.control), "http://localhost/v1/health"]
+        attach = ["/usr/bin/python3", "-c", CONNECT, str(daemon.attach)]
+        assert json.loads(as_user(64_402, *health).stdout)["ready"] is True
+        for uid in (STRANGER, RUNNER):
+            refused = json.loads(as_user(uid, *health).stdout)
+            assert (refused["status"], refused["code"]) == (403, "peer_refused")
+        assert json.loads(as_user(RUNNER, *attach).stdout)["type"] == "greeting"
+        for uid in (STRANGER, 64_402):
+            assert json.loads(as_user(uid, *attach).stdout)["reason"] == "peer_refused"
+        until(lambda: daemon.ask("GET", "/v1/counters")[1]["peers_refused"] >= 2)
+        refusals = daemon.records(kind="policy", event="refused")
+        assert {one["process"].split()[0] for one in refusals} <= {f"uid={uid}" for uid in (STRANGER, RUNNER, 64_402)}
+        assert refusals
+        assert daemon.is_ready()
+
+
+@pytest.mark.root_only
+def test_without_others_the_sockets_are_closed_to_them(daemon: Daemon) -> None:
+    for path in (daemon.control, daemon.attach):
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert "Permission denied" in as_user(STRANGER, "/usr/bin/python3", "-c", CONNECT, str(path)).stderr
+
+
+def test_a_payload_sees_no_socket_of_the_broker(daemon: Daemon, port: int) -> None:
+    grant = issue(daemon, port)
+    seek = f"ls {daemon.directory} 2>&1; find / -name '*.sock' 2>/dev/null; grep -a wicketgate /proc/net/unix; true"
+    done = gate.run("sh", "-c", seek, options=["--grant", grant, "--socket", str(daemon.attach)])
+    assert done.code == 0
+    assert "No such file" in done.out
+    assert len(done.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"type": "attach"}',
+        b'{"type": "attach", "session": "a b"}',
+        b'{"type": "attach", "session": "../x"}',
+        b'{"type": "attach", "session": "s", "more": 1}',
+        b'{"type": "finish"}',
+        b'{"type": "issue", "session": "s"}',
+        b'{"type": "attach", "session": "' + b"x" * 70_000 + b'"}',
+    ],
+)
+def test_no_message_on_the_attach_socket_harms_the_broker(daemon: Daemon, message: bytes) -> None:
+    for descriptors in ([], [0], [0, 0], [0] * 8) * 5:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock, suppress(OSError):
+            sock.settimeout(20)
+            sock.connect(str(daemon.attach))
+            assert b"greeting" in sock.recv(65536)
+            socket.send_fds(sock, [message], descriptors)
+            if message:
+                assert b"rejected" in sock.recv(65536)
+    assert daemon.is_ready()
+    if os.geteuid() == 0:  # nobody else may look at the descriptors of a process that is not dumpable
+        assert daemon.process is not None
+        opened = Path(f"/proc/{daemon.process.pid}/fd")
+        until(lambda: len(list(opened.iterdir())) < 40)
+
+
+def test_what_is_no_listener_is_refused(daemon: Daemon) -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as unbound,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as names,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as local,
+    ):
+        for pair in ((unbound, names), (names, listener), (listener, listener), (listener, local), (local, names)):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.settimeout(20)
+                sock.connect(str(daemon.attach))
+                sock.recv(65536)
+                socket.send_fds(sock, [b'{"type": "attach", "session": "s-1"}'], [one.fileno() for one in pair])
+                assert json.loads(sock.recv(65536))["reason"] == "bad_request"
+    assert daemon.ask("GET", "/v1/sessions")[1] == {"sessions": []}
+
+
+def test_the_end_of_the_door_is_the_end_of_the_broker(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    door = int(Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text())
+    os.kill(door, 9)
+    assert daemon.process.wait(30) == 125
+    daemon.start()
+
+
+def test_a_clean_end_takes_the_sockets_away_and_signs_the_log(daemon: Daemon) -> None:
+    assert daemon.stop() == 0
+    assert not daemon.control.exists()
+    assert not daemon.attach.exists()
+    assert daemon.records(kind="checkpoint")[-1]["event"] == "closed"
+    assert daemon.records(kind="checkpoint")[-1]["signature"]
+
+
+def test_the_service_manager_is_told(port: int) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        name = f"wicketgate-test-{os.getpid()}"
+        manager.bind(f"\0{name}")
+        manager.settimeout(30)
+        with broker_daemon(rules_for(port), environ={"NOTIFY_SOCKET": f"@{name}"}) as daemon:
+            assert manager.recv(100) == b"READY=1"
+            assert daemon.process is not None
+            os.kill(daemon.process.pid, signal.SIGHUP)
+            assert manager.recv(100).startswith(b"RELOADING=1")
+            assert manager.recv(100) == b"READY=1"
+            daemon.stop()
+            assert manager.recv(100) == b"STOPPING=1"
+
+
+BAD_STARTS = {
+    "no configuration": ("none.toml", None, "the path of a policy file"),
+    "a table too many": ("broker.toml", "version = 1\n[brokers]\n", "unknown key"),
+    "no such user": ("broker.toml", '[control]\nusers = ["no-such-user-here"]\n', "no-such-user-here"),
+    "no certificates": ("broker.toml", 'cacert = ["/etc/hostname"]\n', "PEM"),
+    "a policy that is none": ("broker.toml", "", "The policy is refused"),
+}
+
+
+@pytest.mark.parametrize(("file", "extra", "says"), BAD_STARTS.values(), ids=BAD_STARTS)
+def test_what_cannot_start_says_why(port: int, file: str, extra: str | None, says: str) -> None:
+    with broker_daemon(rules_for(port)) as daemon:
+        daemon.stop()
+        config = daemon.directory / "broker.toml"
+        if extra:
+            head = "" if extra.startswith("version") else config.read_text()
+            daemon.write_file(config, head + extra)
+        elif extra is not None:
+            daemon.write_file(daemon.policy, "version = 1\n[[rule]]\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "wicketgate", "broker", "--config", str(daemon.directory / file)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 125
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.ordinary_only
+def test_without_user_namespaces_it_serves_and_says_so(daemon: Daemon) -> None:
+    daemon.stop()
+    forbid = 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"'
+    daemon.prefix = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", forbid, "sh")
+    daemon.start()
+    health = daemon.ask("GET", "/v1/health")[1]
+    assert (health["ready"], health["user_namespace"]) == (True, False)
+    assert {one["code"] for one in health["degraded"]} == {"no_user_namespace"}
+    assert daemon.process is not None
+    assert {int(status(daemon.process.pid)[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
+
+
+def test_the_readme_example(daemon: Daemon, port: int) -> None:
+    environ = {**os.environ, "WICKETGATE_CONTROL": str(daemon.control)}
+    example = ROOT / "tests" / "examples" / "grant_for_a_tool_call.py"
+    code = example.read_text().replace("api.example.com:443", f"{NAME}:{port}")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    (grant,) = daemon.ask("GET", "/v1/grants?call=call-42")[1]["grants"]
+    assert grant["state"] == "revoked"
+    assert done.stdout.split() == [grant["id"], "0", "requests"]
+    assert len(code.splitlines()) <= 14
 
 
 def test_what_runs_has_no_right_and_no_name_but_its_own(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""A control API served in the test's own process: the real operations, broker, log and store; only the door is left out.
+"""A control API served in the test's own process: the real operations, broker, log and store, and no door.
 
 The peers' credentials, which the door would have asked the kernel for, are given here.
 """
