@@ -60,7 +60,6 @@ class Broker:
         self.log = log
         self.log_location = log_location
         self.reactor = Reactor(loop, end_turn=self.end_turn, failed=self._failed)
-        self.dialler = Dialler(self.reactor, resolver, self._current_links, policy.limits)
         self.inspector = inspector
         self._resolver = resolver
         self._find_meter = find_meter
@@ -95,7 +94,7 @@ class Broker:
             grant=meter.grant if meter is not None else None,
             meter=meter,
             reactor=self.reactor,
-            dialler=self.dialler,
+            dialler=Dialler(self.reactor, self._resolver, self._current_links, self.policy.limits),
             recorder=recorder,
             listeners=listeners,
             capture=capture,
@@ -119,7 +118,6 @@ class Broker:
     def change_policy(self, policy: Policy) -> None:
         """Put another policy in force: what is open is judged again; with the flag off nothing stays open."""
         self.policy = policy
-        self.dialler.limits = policy.limits
         for session in tuple(self._sessions.values()):
             if policy.enabled:
                 session.change_policy(policy)
@@ -237,4 +235,7 @@ class Broker:
         traceback.print_exception(error, file=sys.stderr)
         abort = getattr(getattr(callback, "__self__", None), "abort", None)
         if abort is not None:
-            abort(Reason.INTERNAL, type(error).__name__)
+            try:
+                abort(Reason.INTERNAL, type(error).__name__)
+            except Exception as second:  # noqa: BLE001  the others of this turn must still be served
+                traceback.print_exception(second, file=sys.stderr)

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, ip_address
 
 from broker.gateway.links import Links
 from broker.gateway.reactor import HANGUP, OUT, Reactor
-from broker.gateway.resolve import Resolver
+from broker.gateway.resolve import LOOKUPS_A_SESSION, Resolver
 from broker.policy.addresses import Address, Network, judge_answers
 from broker.policy.authority import Authority
 from broker.policy.limits import Limits
@@ -46,13 +46,14 @@ type Done = Callable[[Dialled | Refusal], None]
 
 
 class Dialler:
-    """Dials for all sessions of a broker."""
+    """Dials for one session: the resolver is shared, the number of look-ups at once is not."""
 
     def __init__(self, reactor: Reactor, resolver: Resolver, links: Callable[[], Links], limits: Limits) -> None:
         self.reactor = reactor
         self._resolver = resolver
         self._links = links
         self.limits = limits
+        self._turn = asyncio.Semaphore(LOOKUPS_A_SESSION)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dial(self, authority: Authority, opened: tuple[Network, ...], done: Done) -> "Dialling":
@@ -70,7 +71,7 @@ class Dialler:
 
     async def _look_up(self, dialling: "Dialling", name: HostName, opened: tuple[Network, ...]) -> None:
         try:
-            answers = await self._resolver.look_up(name)
+            answers = await self._ask(name)
         except Refusal as refusal:
             failure = refusal
             self.reactor.run(lambda: dialling.finish(failure))
@@ -80,6 +81,18 @@ class Dialler:
             self.reactor.run(lambda: dialling.finish(failure))
             return
         self.reactor.run(lambda: self._judge_and_start(dialling, answers, opened))
+
+    async def _ask(self, name: HostName) -> tuple[Address, ...]:
+        try:
+            async with asyncio.timeout(self.limits.resolve_seconds):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            detail = "this session's other look-ups are still under way"
+            raise Refusal(Reason.RESOLVE_TIMEOUT, detail) from error
+        try:
+            return await self._resolver.look_up(name)
+        finally:
+            self._turn.release()
 
     def _judge_and_start(self, dialling: "Dialling", answers: tuple[Address, ...], opened: tuple[Network, ...]) -> None:
         links = self._links()

@@ -20,7 +20,7 @@ from broker.gateway.session import Session
 from broker.gateway.streams import Outlet, Stream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
-from broker.policy.decide import Allowed, Denied
+from broker.policy.decide import Allowed, Denied, Facts, Stage
 from broker.policy.grants import Spend
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.wire.http1 import events as on
@@ -442,8 +442,22 @@ class HttpConnection:
         else:
             self._client.reset()
 
+    def _record_silence(self) -> None:
+        """A connection that ended before it asked for anything: the attempt is on record all the same."""
+        if self._about.record or self._asked is None:
+            return
+        self._about.authority = str(self._asked)
+        facts = Facts(stage=Stage.CONNECTION, scheme=self._scheme, authority=self._asked)
+        verdict = self._refused or self._session.decide(facts)
+        if isinstance(verdict, Denied):
+            self._session.settle(self._about, verdict)
+        else:
+            detail = "closed before a request"
+            self._session.recorder.close(self._about, Reason.CLIENT_CLOSED, detail, bytes_up=0, bytes_down=0)
+
     def _leave(self) -> None:
         self._open = False
+        self._record_silence()
         self._todo.clear()
         self._reactor.unwatch(self)
         self._session.forget(self)

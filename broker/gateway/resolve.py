@@ -18,7 +18,8 @@ from broker.policy.limits import Limits
 from broker.policy.names import HostName
 from broker.policy.reasons import Reason, Refusal
 
-THREADS = 16
+THREADS = 32
+LOOKUPS_A_SESSION = 4  # a session whose names answer slowly must not hold all threads
 _MISSING = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 

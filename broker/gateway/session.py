@@ -158,6 +158,7 @@ class Session:
     def change_policy(self, policy: Policy) -> None:
         """Judge what is open under another policy, and everything from now on."""
         self.policy = policy
+        self.dialler.limits = policy.limits
         self.recorder.policy = policy.version
         for connection in tuple(self._connections):
             connection.judge_again()
