@@ -59,7 +59,7 @@ def become_first_process() -> None:
     pid = os.fork()
     if pid == 0:
         kernel.die_with_parent()
-        if _has_ended(above):
+        if has_ended(above):
             os._exit(1)
         os.close(above)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
@@ -71,5 +71,6 @@ def become_first_process() -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _has_ended(pidfd: int) -> bool:
+def has_ended(pidfd: int) -> bool:
+    """Whether a process has ended, by its descriptor."""
     return bool(select.select([pidfd], [], [], 0)[0])

@@ -45,10 +45,14 @@ def count(init: int) -> dict[int, Member]:
     return members
 
 
-def newcomers(before: Census, now: Census, init: int, others: Collection[int] = ()) -> set[int]:
-    """Who is new and descends neither from an older process, process 1 aside, nor from one of `others`. Pure."""
+def newcomers(before: Census, now: Census, through: Collection[int], others: Collection[int] = ()) -> set[int]:
+    """Who is new and descends neither from an older process nor from one of `others`. Pure.
+
+    `through`: older processes whose new descendants count all the same: process 1, to which orphans go.
+    """
     old = {pid for pid, member in now.items() if before.get(pid) == member}
-    return {pid for pid in now if pid not in old and pid != init and not _descends(pid, now, (old - {init}, others))}
+    origins = (old - set(through), others)
+    return {pid for pid in now if pid not in old and pid not in through and not _descends(pid, now, origins)}
 
 
 def _descends(pid: int, now: Census, origins: tuple[Collection[int], Collection[int]]) -> bool:
@@ -61,14 +65,39 @@ def _descends(pid: int, now: Census, origins: tuple[Collection[int], Collection[
     return False
 
 
-async def end_newcomers(before: Census, init: int, others: Callable[[], Collection[int]]) -> bool:
+async def end_newcomers(
+    before: Census, init: int, others: Callable[[], Collection[int]], through: Collection[int] = ()
+) -> bool:
     """Kill what came since `before`, until a count finds nobody; False where that did not succeed in time."""
     deadline = time.monotonic() + PATIENCE
-    while found := newcomers(before, count(init), init, others()):
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while found := newcomers(before, count(init), {init, *through}, others()):
+        kill(found)
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(POLL)
     return True
+
+
+def kill(pids: Collection[int]) -> None:
+    """Send SIGKILL to each that lives."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def find_inside(init: int, number: int) -> int | None:
+    """The caller's number for the process that has this number inside; None where there is none."""
+    for pid in count(init):
+        with contextlib.suppress(OSError, IndexError):
+            status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+            if int(status.partition("NSpid:")[2].split("\n", 1)[0].split()[-1]) == number:
+                return pid
+    return None
+
+
+def is_in_front(pid: int) -> bool:
+    """Whether a process's group is the one that its terminal listens to."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return words[2] == words[5]
+    return False

@@ -229,12 +229,13 @@ def _join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
     """In between: outside of the sandbox's pid namespace, so unseen there. Its child is born inside, as our sibling."""
     step = "prepare"
     try:
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # nobody in there may read what this interpreter has in memory
         pidfd = os.pidfd_open(entry.init)
         for path in entry.groups:
             Path(path).write_text(str(os.getpid()))
         if entry.oom_score_adj:
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else the file belongs to root (proc(5)); nothing sees us yet
             Path("/proc/self/oom_score_adj").write_text(str(entry.oom_score_adj))
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # nobody in there may read what this interpreter has in memory
         for number, fd in entry.stdio.items():
             os.dup2(fd, number)
         _inherit_only(set())

@@ -20,6 +20,7 @@ from sandbox.rights import Command, Rights
 
 TIMED_OUT = 124
 
+# Called with `started` and the session's id, then with `stdout` or `stderr` and what was written.
 type Emit = Callable[[str, bytes], Awaitable[None]]
 
 
@@ -93,7 +94,9 @@ async def run_alone(workshop: Workshop, command: Command, rights: Rights, emit: 
     except BaseException:
         streams.abandon()
         raise
-    watched = _Watched(child=live.child, shared=False, ask=live.ask_to_end, end=partial(_end_alone, live))
+    watched = _Watched(
+        child=live.child, session=live.id, shared=False, ask=live.ask_to_end, end=partial(_end_alone, live)
+    )
     try:
         code, timed_out = await _attend(watched, streams, emit, command.limit(rights))
     finally:
@@ -127,7 +130,11 @@ class SessionCalls:
         self.roots.add(child.pid)
         over: list[bool] = []
         watched = _Watched(
-            child=child, shared=True, ask=partial(child.send, 15), end=partial(self._end, before, child, over)
+            child=child,
+            session=live.id,
+            shared=True,
+            ask=partial(child.send, 15),
+            end=partial(self._end, before, child, over),
         )
         try:
             code, timed_out = await _attend(watched, streams, emit, command.limit(live.rights))
@@ -150,6 +157,7 @@ class _Watched:
     """`shared`: others of the session may hold the command's pipes when it has ended; they are not waited for."""
 
     child: Child
+    session: str
     shared: bool
     ask: Callable[[], None]
     end: Callable[[], Awaitable[None]]
@@ -160,6 +168,7 @@ async def _attend(watched: _Watched, streams: Streams, emit: Emit, limit: float 
     feeding = [asyncio.ensure_future(one) for one in streams.begin()]
     pumps = [asyncio.create_task(pipe.pump(partial(emit, name), streams.budget)) for name, pipe in streams.pipes()]
     try:
+        await emit("started", watched.session.encode())
         timed_out = not await _ends_within(watched.child, limit, pumps)
         if timed_out:
             watched.ask()

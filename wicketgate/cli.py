@@ -26,6 +26,7 @@ COMMANDS = {
     "certs": "wicketgate.commands.certs:certs",
     "doctor": "wicketgate.commands.doctor:command",
     "broker": "wicketgate.commands.broker:command",
+    "runner": "wicketgate.commands.runner:command",
     "grant": "wicketgate.commands.grant:grant",
 }
 

@@ -1,0 +1,262 @@
+"""Have a terminal's own shell run a command line, know when it has ended and how, and end it when its time is up.
+
+Nothing of this is read off the screen. The shell is told to read a file, which is one short line of input, whatever the
+command does with its standard input; what the pane shows is copied to a FIFO from before that line on, so no length of
+output and no size of the scrollback matters; the marks that the file prints are control sequences which are not shown,
+with a number that no output can hold by chance. A mark that comes while another program has the terminal is not the
+shell's, and does not count.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox import census, tmux
+from sandbox.children import Child
+from sandbox.errors import Code, LaunchError
+from sandbox.output import Budget
+from sandbox.runs import Streams
+from sandbox.terminals import TerminalSession
+
+READY_SECONDS, INTERRUPT_SECONDS, PROMPT_SECONDS, KILL_SECONDS = 10.0, 0.3, 0.5, 1.0
+UNBOUNDED = 1 << 62
+_PREPARE = 'umask 077 && mkdir "$1" && cat >"$1/command" && printf %s "$2" >"$1/run" && mkfifo "$1/shown"'
+_LONGEST_MARK = 64
+# ECMA-48: CSI sequences, OSC and other strings, two-byte escapes; then what moves the cursor only.
+_CONTROLS = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
+    rb"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalRun:
+    """How it ended. `code`: None where it did not end by itself. `shell_replaced`: only a new shell ended it."""
+
+    code: int | None
+    output: str
+    timed_out: bool = False
+    dropped: int = 0
+    shell_replaced: bool = False
+
+
+class Busy(Exception):  # noqa: N818
+    """The shell has another program in the foreground, or another command line is being run."""
+
+
+@dataclass(slots=True)
+class Marks:
+    """Finds the marks in what is shown, however it is cut, and keeps what is between them."""
+
+    number: str
+    budget: Budget
+    kept: bytearray = field(default_factory=bytearray)
+    begun: bool = False
+    seen: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    _rest: bytes = b""
+    _mark: re.Pattern[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._mark = re.compile(rb"\x1b\]7777;" + self.number.encode() + rb";([a-z0-9]{1,8})\x07")
+
+    async def feed(self, data: bytes) -> None:
+        """Take what was shown next."""
+        data = self._rest + data
+        while found := self._mark.search(data):
+            self._keep(data[: found.start()])
+            data = data[found.end() :]
+            word = found[1].decode()
+            self.begun = self.begun or word == "begin"
+            self.seen.put_nowait(word)
+        start = data.rfind(b"\x1b", max(0, len(data) - _LONGEST_MARK))
+        cut = len(data) if start < 0 else start
+        self._keep(data[:cut])
+        self._rest = data[cut:]
+
+    def _keep(self, data: bytes) -> None:
+        if self.begun:
+            self.kept += self.budget.take(data)
+
+    def text(self) -> str:
+        """What was shown between the marks, without control sequences, lines ended by `\\n`."""
+        plain = _CONTROLS.sub(b"", bytes(self.kept))
+        return plain.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode(errors="replace")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    terminal: TerminalSession
+    marks: Marks
+    shell: int  # the runner's number of it
+    before: census.Census
+    copier: Child | None = None
+
+    @property
+    def place(self) -> str:
+        return f"/run/wicketgate-{self.marks.number}"
+
+    def mark(self, word: str) -> str:
+        return rf"printf '\033]7777;{self.marks.number};{word}\007'"
+
+    def script(self) -> str:
+        return "\n".join(
+            (
+                self.mark("begin"),
+                f'eval "$(/usr/bin/cat {self.place}/command)"',
+                self.mark("%s") + ' "$?"',
+                f"/usr/bin/rm -rf {self.place}",
+                "",
+            )
+        )
+
+
+async def run_in_terminal(terminal: TerminalSession, command: str, seconds: float) -> TerminalRun:
+    """Run a command line in the terminal's shell. Raises Busy and LaunchError."""
+    if terminal.running.locked():
+        raise Busy("another command line is being run in it")
+    async with terminal.running:
+        attempt = await _begin(terminal, command)
+        streams = Streams(b"", Budget(UNBOUNDED))
+        try:
+            attempt.copier = terminal.live.enter(("/usr/bin/cat", f"{attempt.place}/shown"), streams.stdio)
+        except BaseException:
+            streams.abandon()
+            raise
+        streams.begin()
+        copying = asyncio.create_task(streams.out.pump(attempt.marks.feed, streams.budget))
+        complaining = asyncio.create_task(_drain(streams))
+        try:
+            await terminal.ask(tmux.pipe_to(f"{attempt.place}/shown"))
+            await _type(terminal, f" . {attempt.place}/run")
+            return await _attend(attempt, seconds)
+        finally:
+            with contextlib.suppress(LaunchError):
+                await terminal.ask(tmux.stop_pipe())
+            attempt.copier.kill()
+            for task in (copying, complaining):
+                task.cancel()
+            await asyncio.gather(copying, complaining, return_exceptions=True)
+
+
+async def _drain(streams: Streams) -> None:
+    async def ignore(_chunk: bytes) -> None:
+        return
+
+    assert streams.err is not None
+    await streams.err.pump(ignore, Budget(0))
+
+
+async def _begin(terminal: TerminalSession, command: str) -> _Attempt:
+    state = await terminal.look()
+    shell = census.find_inside(terminal.live.built.init, state.pid)
+    if shell is None or not census.is_in_front(shell):
+        raise Busy("a program has the terminal; send it keys, or wait for its end")
+    marks = Marks(secrets.token_hex(16), Budget(terminal.live.rights.limits.output_bytes))
+    attempt = _Attempt(terminal=terminal, marks=marks, shell=shell, before=census.count(terminal.live.built.init))
+    prepare = ("/bin/bash", "-c", _PREPARE, "bash", attempt.place, attempt.script())
+    answer = await terminal.client(prepare, command.encode())
+    if answer.code:
+        cause = f"The command cannot be handed to the shell ({answer.err.decode(errors='replace').strip()})."
+        raise LaunchError(Code.BAD_CALL, cause, "Free space in the sandbox's /run.")
+    return attempt
+
+
+async def _type(terminal: TerminalSession, line: str) -> None:
+    await terminal.ask(tmux.press(("C-u",)))
+    await terminal.ask((*tmux.CLIENT, "send-keys", "-l", "-t", tmux.PANE, "--", line))
+    await terminal.ask(tmux.press(("Enter",)))
+
+
+async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
+    marks = attempt.marks
+    code = await _wait_for_code(attempt, seconds)
+    if code is not None or attempt.terminal.has_ended:
+        return TerminalRun(code=code, output=marks.text(), dropped=marks.budget.dropped)
+    replaced = await _end(attempt)
+    return TerminalRun(
+        code=None, output=marks.text(), timed_out=True, dropped=marks.budget.dropped, shell_replaced=replaced
+    )
+
+
+async def _wait_for_code(attempt: _Attempt, seconds: float) -> int | None:
+    """The command's exit code; None when the time is up or the terminal has ended."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while (left := deadline - loop.time()) > 0 and not attempt.terminal.has_ended:
+        word = await _next_mark(attempt, left)
+        # Only the shell's own mark counts: a program in the foreground may print what it likes.
+        if word is not None and word.isdigit() and census.is_in_front(attempt.shell):
+            return int(word)
+    return None
+
+
+async def _next_mark(attempt: _Attempt, seconds: float) -> str | None:
+    getting = asyncio.ensure_future(attempt.marks.seen.get())
+    try:
+        await asyncio.wait(
+            _futures(getting, attempt.terminal.live.child.ended),
+            timeout=seconds,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        return getting.result() if getting.done() else None
+    finally:
+        getting.cancel()
+
+
+def _futures(*them: "asyncio.Future[Any]") -> "list[asyncio.Future[Any]]":
+    return list(them)
+
+
+async def _end(attempt: _Attempt) -> bool:
+    """End the command: politely, then by force, at last together with its shell; whether that was needed."""
+    terminal = attempt.terminal
+    init = terminal.live.built.init
+    await terminal.ask(tmux.press(("C-c",)))
+    at_prompt = await _is_at_prompt(attempt, INTERRUPT_SECONDS)
+    deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+    while not at_prompt and asyncio.get_running_loop().time() < deadline:
+        census.kill(_newcomers(attempt, init))
+        at_prompt = await _has_mark(attempt, "prompt", 0.1)
+    if not at_prompt:
+        await _replace_shell(attempt)
+    spared = attempt.copier.pid if attempt.copier is not None else 0
+    ended = await census.end_newcomers(
+        attempt.before, init, lambda: {spared}, () if not at_prompt else (attempt.shell,)
+    )
+    if not ended:
+        await terminal.live.close()
+    return not at_prompt
+
+
+def _newcomers(attempt: _Attempt, init: int) -> set[int]:
+    spared = () if attempt.copier is None else (attempt.copier.pid,)
+    return census.newcomers(attempt.before, census.count(init), {init, attempt.shell}, spared)
+
+
+async def _is_at_prompt(attempt: _Attempt, seconds: float) -> bool:
+    """Whether the shell reads a line: an interrupted one leaves the file that it was told to read without a mark."""
+    if await _has_mark(attempt, "", seconds):
+        return True
+    await _type(attempt.terminal, f" {attempt.mark('prompt')}")
+    return await _has_mark(attempt, "prompt", PROMPT_SECONDS)
+
+
+async def _has_mark(attempt: _Attempt, wanted: str, seconds: float) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while (left := deadline - loop.time()) > 0:
+        word = await _next_mark(attempt, left)
+        if word is not None and (word == wanted or word.isdigit()) and census.is_in_front(attempt.shell):
+            return True
+    return False
+
+
+async def _replace_shell(attempt: _Attempt) -> None:
+    terminal = attempt.terminal
+    await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "on"))
+    census.kill({attempt.shell, *_newcomers(attempt, terminal.live.built.init)})
+    await terminal.ask(tmux.replace_shell(terminal.live.built.directory))
+    await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "off"))

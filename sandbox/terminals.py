@@ -1,0 +1,259 @@
+"""Terminals: a tmux server in a sandbox of its own, for an agent that types and for a person who attaches.
+
+tmux is the sandbox's first process, so the end of either is the end of both. Everything the runner wants of it is a
+client that joins the sandbox, under the same restrictions: the runner never speaks to a socket that a payload owns.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from sandbox import tmux
+from sandbox.children import Child
+from sandbox.errors import Code, LaunchError
+from sandbox.live import Live, Workshop, open_live
+from sandbox.output import Budget
+from sandbox.rights import Command, Rights
+from sandbox.runs import Streams
+from sandbox.spec import Mode, Terminal
+from sandbox.tmux import PaneState
+
+AT_ONCE, KEPT = 256, 100
+READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
+MAX_CAPTURE = 256 << 20
+TIOCSPTLCK = 0x40045431
+TIOCGPTPEER = 0x5441  # ioctl_tty(2): the other end of a pseudo-terminal, without a path
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tmux client said."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class TerminalSession:
+    """One terminal. `name` is any text, for people. `state` is None once it has ended."""
+
+    id: str
+    name: str
+    live: Live
+    opened_at: float
+    state: PaneState | None
+    running: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its shell, and so everything in it, has ended."""
+        return self.live.child.ended.done()
+
+    async def client(self, argv: tuple[str, ...], stdin: bytes = b"", *, most: int = MAX_CAPTURE) -> Answer:
+        """Run a command in the sandbox, a tmux client mostly, to its end. Raises LaunchError."""
+        streams = Streams(stdin, Budget(most))
+        try:
+            child = self.live.enter(argv, streams.stdio)
+        except BaseException:
+            streams.abandon()
+            raise
+        found: dict[str, list[bytes]] = {name: [] for name, _ in streams.pipes()}
+
+        async def keep(name: str, chunk: bytes) -> None:
+            found[name].append(chunk)
+
+        work = [asyncio.ensure_future(one) for one in streams.begin()]
+        work += [asyncio.create_task(pipe.pump(partial(keep, name), streams.budget)) for name, pipe in streams.pipes()]
+        try:
+            async with asyncio.timeout(CLIENT_SECONDS):
+                code = await child.wait()
+                for _, pipe in streams.pipes():
+                    pipe.finish()
+                await asyncio.gather(*work)
+        except TimeoutError as error:
+            raise LaunchError(Code.SANDBOX_FAILED, "tmux did not answer.", "Close the terminal.") from error
+        finally:
+            child.kill()
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+        return Answer(code, b"".join(found["stdout"]), b"".join(found["stderr"]))
+
+    async def ask(self, argv: tuple[str, ...], stdin: bytes = b"") -> bytes:
+        """Run a tmux client that must succeed; what it printed. Raises LaunchError."""
+        answer = await self.client(argv, stdin)
+        if answer.code:
+            text = answer.err.decode(errors="replace").strip()
+            raise LaunchError(Code.SESSION_OVER, f"The terminal does not do that ({text}).", "Open a new one.")
+        return answer.out
+
+    async def look(self) -> PaneState:
+        """What the pane is like now. Raises LaunchError."""
+        state = tmux.parse_state((await self.ask(tmux.ask_state())).decode(errors="replace"))
+        if state is None:
+            raise LaunchError(Code.SESSION_OVER, "The terminal's pane is gone.", "Open a new one.")
+        self.state = state
+        return state
+
+    async def send(self, text: str, keys: tuple[str, ...]) -> None:
+        """Paste a text and press keys. Raises LaunchError."""
+        if text:
+            buffer = f"wicketgate-{secrets.token_hex(8)}"
+            await self.ask(tmux.load_text(buffer), text.encode())
+            await self.ask(tmux.paste(buffer))
+        if keys:
+            await self.ask(tmux.press(keys))
+
+    async def read(self, *, scrollback: bool, join: bool) -> list[str]:
+        """The lines shown, or all that are kept. Raises LaunchError."""
+        shown = await self.ask(tmux.capture(scrollback=scrollback, join=join))
+        lines = shown.decode(errors="replace").split("\n")
+        return lines[:-1] if lines and not lines[-1] else lines
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Change its size. Raises LaunchError."""
+        await self.ask(tmux.resize(columns, rows))
+        await self.look()
+
+    def attach(self, columns: int, rows: int, term: str) -> "AttachedClient":
+        """Start a tmux client on a pseudo-terminal of the sandbox's own. Raises LaunchError."""
+        init = self.live.built.init
+        # Not the host's: nothing in there ever holds a terminal that belongs to anything outside.
+        master = os.open(f"/proc/{init}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+        peer = -1
+        try:
+            fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
+            peer = fcntl.ioctl(master, TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            set_size(master, columns, rows)
+            entry = self.live.built.entry(tmux.attach(), {0: peer, 1: peer, 2: peer})
+            environment = tuple((name, term if name == "TERM" else value) for name, value in entry.environment)
+            child = Child(self.live.start(replace(entry, environment=environment, controlling=True)))
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            if peer >= 0:
+                os.close(peer)
+        return AttachedClient(master=master, child=child)
+
+
+@dataclass(slots=True, kw_only=True)
+class AttachedClient:
+    """A person's client: the near end of its pseudo-terminal (non-blocking, owned), and its process."""
+
+    master: int
+    child: Child
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Tell it the person's new size."""
+        set_size(self.master, columns, rows)
+
+    async def close(self) -> None:
+        """Detach."""
+        if self.master >= 0:
+            os.close(self.master)
+            self.master = -1
+        self.child.send(1)  # SIGHUP, as from a terminal that has gone
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self.child.wait()
+        self.child.kill()
+
+
+def set_size(fd: int, columns: int, rows: int) -> None:
+    """Set a pseudo-terminal's size."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+class Terminals:
+    """All terminals of a runner. `clock` gives seconds since the epoch."""
+
+    def __init__(self, workshop: Workshop, clock: Callable[[], float]) -> None:
+        self._workshop = workshop
+        self._clock = clock
+        self._all: dict[str, TerminalSession] = {}
+
+    def everything(self) -> list[TerminalSession]:
+        """The open ones and the last that have ended, oldest first."""
+        return list(self._all.values())
+
+    def show(self, identity: str) -> TerminalSession | None:
+        """One of them."""
+        return self._all.get(identity)
+
+    async def open(
+        self, rights: Rights, size: tuple[int, int], *, directory: str = "", name: str = ""
+    ) -> TerminalSession:
+        """Open one of `size` columns and rows. Raises LaunchError."""
+        if rights.mode is Mode.FULL_ACCESS:
+            cause = (
+                "A terminal needs unix sockets, and full access has none, so that no socket of the host is reachable."
+            )
+            raise LaunchError(Code.BAD_CALL, cause, "Use a run, a session or a job.")
+        if sum(not one.has_ended for one in self._all.values()) >= AT_ONCE:
+            raise LaunchError(Code.TOO_MANY, f"{AT_ONCE} terminals are open.", "Close some.")
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            live = await open_live(
+                self._workshop,
+                Command(argv=tmux.SERVER, directory=directory),
+                rights,
+                stdio={0: null, 1: null, 2: null},
+                terminal=Terminal(term=tmux.TERM),
+            )
+        finally:
+            os.close(null)
+        terminal = TerminalSession(id=live.id, name=name, live=live, opened_at=self._clock(), state=None)
+        try:
+            await _wait_for_server(live)
+            await terminal.ask(tmux.setup(*size, live.built.directory))
+            await terminal.look()
+        except BaseException:
+            await live.close()
+            raise
+        self._all[terminal.id] = terminal
+        self._forget_oldest()
+        return terminal
+
+    async def close(self, terminal: TerminalSession) -> None:
+        """Kill everything in it and undo it."""
+        await terminal.live.close()
+
+    async def close_all(self) -> None:
+        """Close all."""
+        for terminal in self.everything():
+            await self.close(terminal)
+
+    def _forget_oldest(self) -> None:
+        over = [one.id for one in self._all.values() if one.has_ended]
+        for identity in over[: max(0, len(over) - KEPT)]:
+            del self._all[identity]
+
+
+async def _wait_for_server(live: Live) -> None:
+    """Wait until tmux listens. Only whether the name is there is asked: nothing of a payload's is opened."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + READY_SECONDS
+    place = Path(f"/proc/{live.built.init}/root{tmux.SOCKET}")
+    while not _is_there(place):
+        if live.child.ended.done() or loop.time() > deadline:
+            cause = "tmux did not start in the sandbox."
+            raise LaunchError(Code.SANDBOX_FAILED, cause, "Install tmux 3.2 or newer on the host.")
+        await asyncio.sleep(POLL)
+
+
+def _is_there(place: Path) -> bool:
+    try:
+        place.lstat()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""tmux as words: the commands that a terminal needs, and what they answer. Pure.
+
+Each terminal has a server of its own in a sandbox of its own, on a socket in the sandbox's private /run. The pane is
+always named by its id (`%0`): a name could hold `.` and `:`, which tmux reads as parts of a target, and would match
+whatever it is a prefix of. Names for people stay with the runner.
+"""
+
+from dataclasses import dataclass
+
+SOCKET = "/run/tmux.sock"
+PANE = "%0"
+SESSION = "main"
+HISTORY = 100_000  # lines
+SERVER = ("/usr/bin/tmux", "-D", "-u", "-S", SOCKET, "-f", "/dev/null")
+# -N: a client never starts a server of its own, which would be one without our settings.
+CLIENT = ("/usr/bin/tmux", "-N", "-u", "-S", SOCKET)
+TERM = "tmux-256color"
+# Set before the first pane is made. The server is private, but its defaults read the environment of whoever attaches.
+_SETTINGS = (
+    ("set-option", "-g", "history-limit", str(HISTORY)),
+    ("set-option", "-g", "default-shell", "/bin/bash"),
+    ("set-option", "-g", "default-terminal", TERM),
+    ("set-option", "-g", "update-environment", ""),
+    ("set-option", "-g", "status", "off"),
+    ("set-option", "-g", "window-size", "manual"),
+    ("set-option", "-g", "allow-rename", "off"),
+    ("set-option", "-g", "set-clipboard", "off"),
+    ("set-option", "-s", "escape-time", "0"),
+)
+# `tmux -D` keeps an empty server; with this the end of the shell is the end of the sandbox.
+_END_WHEN_EMPTY = ("set-option", "-s", "exit-empty", "on")
+_STATE = "#{pane_pid} #{window_width} #{window_height} #{cursor_x} #{cursor_y} #{history_size} #{session_attached}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaneState:
+    """What tmux says of the pane. `pid` is the shell's number inside the sandbox."""
+
+    pid: int
+    columns: int
+    rows: int
+    cursor_column: int
+    cursor_row: int
+    history: int
+    attached: int
+
+
+def setup(columns: int, rows: int, directory: str) -> tuple[str, ...]:
+    """Settings, and the one session with the one pane."""
+    size = ("-x", str(columns), "-y", str(rows))
+    session = ("new-session", "-d", "-s", SESSION, *size, "-c", directory)
+    return (*CLIENT, *_joined(*_SETTINGS, session, _END_WHEN_EMPTY))
+
+
+def _joined(*commands: tuple[str, ...]) -> tuple[str, ...]:
+    words: list[str] = []
+    for command in commands:
+        words += [";", *command] if words else command
+    return tuple(words)
+
+
+def load_text(buffer: str) -> tuple[str, ...]:
+    """Take a text from standard input; it is no argument, where a `;` at its end would part commands."""
+    return (*CLIENT, "load-buffer", "-b", buffer, "-")
+
+
+def paste(buffer: str) -> tuple[str, ...]:
+    """Paste a loaded text, in brackets where the program has asked for them, and forget it."""
+    return (*CLIENT, "paste-buffer", "-p", "-d", "-b", buffer, "-t", PANE)
+
+
+def press(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Press keys by their names."""
+    return (*CLIENT, "send-keys", "-t", PANE, "--", *keys)
+
+
+def capture(*, scrollback: bool, join: bool) -> tuple[str, ...]:
+    """Print the screen, or everything that is kept."""
+    lines = ("-S", "-", "-E", "-") if scrollback else ()
+    return (*CLIENT, "capture-pane", "-p", *(("-J",) if join else ()), *lines, "-t", PANE)
+
+
+def ask_state() -> tuple[str, ...]:
+    """Print the pane's state."""
+    return (*CLIENT, "display-message", "-p", "-t", PANE, _STATE)
+
+
+def parse_state(text: str) -> PaneState | None:
+    """The answer to `ask_state`; None where there is no such pane."""
+    words = text.split()
+    if len(words) != 7 or not all(word.isdigit() for word in words):
+        return None
+    pid, columns, rows, cursor_column, cursor_row, history, attached = map(int, words)
+    return PaneState(
+        pid=pid,
+        columns=columns,
+        rows=rows,
+        cursor_column=cursor_column,
+        cursor_row=cursor_row,
+        history=history,
+        attached=attached,
+    )
+
+
+def resize(columns: int, rows: int) -> tuple[str, ...]:
+    """Give the window a size, whoever is attached."""
+    return (*CLIENT, "resize-window", "-t", PANE, "-x", str(columns), "-y", str(rows))
+
+
+def pipe_to(path: str) -> tuple[str, ...]:
+    """Have everything that the pane shows from now on written to a FIFO inside as well."""
+    return (*CLIENT, "pipe-pane", "-O", "-t", PANE, f"exec /usr/bin/cat >{path}")
+
+
+def stop_pipe() -> tuple[str, ...]:
+    """Write it no more."""
+    return (*CLIENT, "pipe-pane", "-t", PANE)
+
+
+def replace_shell(directory: str) -> tuple[str, ...]:
+    """Kill what runs in the pane and start a new shell in it."""
+    return (*CLIENT, "respawn-pane", "-k", "-t", PANE, "-c", directory)
+
+
+def attach() -> tuple[str, ...]:
+    """A client on the terminal that it is started on; the window takes its size while it is the last one used."""
+    return (*CLIENT, "set-option", "-g", "window-size", "latest", ";", "attach-session", "-t", f"={SESSION}")

@@ -1,0 +1,270 @@
+"""The API's HTTP side: connections that were let in, requests checked and decoded, answers and events encoded.
+
+It decides nothing about sandboxes. A browser is no client: `Host` must be `localhost`, and a request that says which
+page it comes from is refused, so that no page can reach a runner through a forwarded port.
+"""
+
+import asyncio
+import re
+import secrets
+import socket
+import traceback
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from sandbox.errors import LaunchError
+from sandbox.workspace import WorkspaceError
+from wicketgate.runner.faults import ApiError, Fault, from_launch, from_workspace
+from wicketgate.runner.routes import ROUTES, Kind, Route
+from wicketgate.runner.schema import MAX_SCRIPT, MAX_STDIN
+
+MAX_BODY: Final = 6 * MAX_STDIN + 8 * MAX_SCRIPT  # JSON may write one byte as six
+MAX_CONNECTIONS: Final = 512
+KEEP_ALIVE: Final = 75.0
+PATIENCE: Final = 10.0  # seconds for the first head of a connection, and for each body
+HOSTS: Final = frozenset({"localhost", "wicketgate"})
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PLACE: Final = re.compile(r" - at `\$?\.?([^`]*)`$")
+_NAMED: Final = re.compile(r"(?:unknown|required) field `([^`]*)`")
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, by the kernel's word. `administrator`: one of those that the configuration names so."""
+
+    uid: int
+    gid: int
+    pid: int
+    administrator: bool = False
+
+
+class Connection(RequestHandler):
+    """One connection, with the credentials of its peer."""
+
+    __slots__ = ("heard", "peer")
+
+    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop, peer: Caller) -> None:
+        # Nothing is unpacked: a small body must not become a large one.
+        super().__init__(server, loop=loop, keepalive_timeout=KEEP_ALIVE, auto_decompress=False)
+        self.peer = peer
+        self.heard = False
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What cannot be read as HTTP gets a problem document too."""
+        fault = Fault.BAD_REQUEST if status < 500 else Fault.INTERNAL
+        self.force_close()
+        return _problem(ApiError(fault, " ".join((message or fault.title).split())[:300]), secrets.token_hex(8))
+
+
+class Events:
+    """A stream of JSON lines; the response begins with the first event, so that a refusal before it is a document."""
+
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
+        self._request = request
+        self._headers = {**_HEADERS, "X-Request-Id": request_id, "Content-Type": "application/x-ndjson"}
+        self.response: web.StreamResponse | None = None
+
+    async def send(self, event: msgspec.Struct) -> None:
+        """Send one event, as fast as the client takes it. Raises ConnectionError where it has gone."""
+        if self.response is None:
+            self.response = web.StreamResponse(headers=self._headers)
+            await self.response.prepare(self._request)
+        await self.response.write(encode(event) + b"\n")
+
+    async def end(self) -> web.StreamResponse:
+        """No further event."""
+        if self.response is None:
+            self.response = web.StreamResponse(headers=self._headers)
+            await self.response.prepare(self._request)
+        await self.response.write_eof()
+        return self.response
+
+
+class RunnerServer:
+    """Serves connections that `serve` is given."""
+
+    def __init__(self, operations: object, loop: asyncio.AbstractEventLoop) -> None:
+        self._operations = operations
+        self._loop = loop
+        # A client that closes its connection ends what it waits for.
+        self._server = web.Server(self._handle, handler_cancellation=True)
+        self._routes = [(re.compile(_pattern(route)), route) for route in ROUTES]
+        self._bodies = {route.name: msgspec.json.Decoder(route.body) for route in ROUTES if route.body is not None}
+
+    async def serve(self, sock: socket.socket, peer: Caller) -> None:
+        """Take a connection. It is closed where there are too many."""
+        if len(self._server.connections) >= MAX_CONNECTIONS:
+            sock.close()
+            return
+        connection = Connection(self._server, self._loop, peer)
+        sock.setblocking(False)
+        transport, _ = await self._loop.connect_accepted_socket(lambda: connection, sock)
+        self._loop.call_later(PATIENCE, _close_silent, transport, connection)
+
+    async def close(self) -> None:
+        """Let requests under way end, briefly."""
+        await self._server.shutdown(timeout=1.0)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.heard = True
+        request_id = request.headers.get("X-Request-Id", "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = secrets.token_hex(8)
+        events = Events(request, request_id)
+        try:
+            return await self._answer(request, connection.peer, events, request_id)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # noqa: BLE001  the one guard: our own fault is an answer and a line, and ends nothing
+            refused = _as_refusal(error)
+        if events.response is not None:
+            connection.force_close()  # it has begun: without its last event the client knows that it is not whole
+            return events.response
+        return _problem(refused, request_id)
+
+    async def _answer(
+        self, request: web.BaseRequest, caller: Caller, events: Events, request_id: str
+    ) -> web.StreamResponse:
+        _refuse_browsers(request)
+        route, values = self._route(request)
+        arguments = await self._arguments(route, request)
+        operation = getattr(self._operations, route.name)
+        if route.kind is Kind.EVENTS:
+            await operation(caller, events, *arguments, **values)
+            return await events.end()
+        if route.kind is Kind.SOCKET:
+            found: web.StreamResponse = await operation(caller, request, *arguments, **values)
+            return found
+        answer = await operation(caller, *arguments, **values)
+        headers = {**_HEADERS, "X-Request-Id": request_id}
+        return web.Response(body=encode(answer), status=route.status, content_type="application/json", headers=headers)
+
+    async def _arguments(self, route: Route, request: web.BaseRequest) -> list[Any]:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                body = await _read(request)
+        except TimeoutError:
+            raise ApiError(Fault.BAD_REQUEST, f"The body did not come within {PATIENCE:g} seconds.") from None
+        arguments: list[Any] = []
+        if route.body is not None:
+            arguments.append(self._decode(route, request, body))
+        elif body:
+            raise ApiError(Fault.BAD_REQUEST, "This operation takes no body.")
+        if route.query is not None:
+            arguments.append(_decode_query(route, request))
+        elif request.rel_url.query_string:
+            raise ApiError(Fault.BAD_REQUEST, "This operation takes no query.")
+        return arguments
+
+    def _route(self, request: web.BaseRequest) -> tuple[Route, dict[str, str]]:
+        # The raw path: an id needs no escape, and two spellings of one path would be one too many.
+        path = request.raw_path.partition("?")[0]
+        found = [(route, match) for pattern, route in self._routes if (match := pattern.fullmatch(path))]
+        for route, match in found:
+            if route.method == request.method:
+                return route, {"identity": match["id"]} if route.parameters else {}
+        if found:
+            methods = ", ".join(route.method for route, _ in found)
+            raise ApiError(Fault.METHOD_NOT_ALLOWED, f"This path has {methods}.")
+        raise ApiError(Fault.UNKNOWN_PATH, "GET /v1/openapi.json lists what there is.")
+
+    def _decode(self, route: Route, request: web.BaseRequest, body: bytes) -> Any:
+        if request.content_type != "application/json":
+            raise ApiError(Fault.MEDIA_TYPE, "Send Content-Type: application/json.")
+        try:
+            return self._bodies[route.name].decode(body)
+        except msgspec.ValidationError as error:
+            raise _invalid(error) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(Fault.BAD_REQUEST, f"The body is not JSON: {error}.") from None
+
+
+async def _read(request: web.BaseRequest) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.content.iter_any():
+        size += len(part)
+        if size > MAX_BODY:
+            raise ApiError(Fault.TOO_LARGE, f"A body may have {MAX_BODY} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _as_refusal(error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case LaunchError():
+            return from_launch(error)
+        case WorkspaceError():
+            return from_workspace(error)
+        case _:
+            traceback.print_exception(error)
+            return ApiError(Fault.INTERNAL, type(error).__name__)
+
+
+def _pattern(route: Route) -> str:
+    return "".join(
+        f"(?P<{part[1:-1]}>[A-Za-z0-9._:-]{{1,128}})" if part.startswith("{") else re.escape(part)
+        for part in re.split(r"(\{\w+\})", route.path)
+    )
+
+
+def _refuse_browsers(request: web.BaseRequest) -> None:
+    host = request.headers.get("Host", "")
+    if len(request.headers.getall("Host", ())) != 1 or host.lower() not in HOSTS:
+        raise ApiError(Fault.CROSS_ORIGIN, "Send Host: localhost.")
+    if "Origin" in request.headers or any(name.lower().startswith("sec-fetch-") for name in request.headers):
+        raise ApiError(Fault.CROSS_ORIGIN, "A request from a page is refused.")
+
+
+def _decode_query(route: Route, request: web.BaseRequest) -> Any:
+    query = request.rel_url.query
+    values = dict(query)
+    if len(values) != len(query):
+        twice = next(name for name in values if len(query.getall(name)) > 1)
+        raise ApiError(Fault.INVALID_FIELD, f"{twice} is given twice.", field=twice)
+    try:
+        return msgspec.convert(values, route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from None
+
+
+def _invalid(error: msgspec.ValidationError) -> ApiError:
+    """Name the field: msgspec says where it was, and for an unknown or missing one which."""
+    text = str(error)
+    place, named = _PLACE.search(text), _NAMED.search(text)
+    parts = [place[1] if place else "", named[1] if named else ""]
+    field = ".".join(part for part in parts if part) or None
+    fault = Fault.UNKNOWN_FIELD if "unknown field" in text else Fault.INVALID_FIELD
+    return ApiError(fault, f"{_PLACE.sub('', text)}.", field=field)
+
+
+def _problem(error: ApiError, request_id: str) -> web.Response:
+    return web.Response(
+        body=encode(error.document(request_id)),
+        status=error.fault.status,
+        content_type="application/problem+json",
+        headers={**_HEADERS, "X-Request-Id": request_id},
+    )
+
+
+def _close_silent(transport: asyncio.BaseTransport, connection: Connection) -> None:
+    """Close a connection on which no request has come in by now."""
+    if not connection.heard and not transport.is_closing():
+        transport.close()

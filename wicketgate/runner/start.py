@@ -1,0 +1,310 @@
+"""`wicketgate runner`: everything that has to be done before the runner serves, in the only order that works.
+
+Read the configuration and look at the host's owners as whoever started it; become the serving user; lock and open the
+socket; fork. The parent is the gate and stays outside. The child enters user, mount, network, cgroup and pid
+namespaces of its own and forks once more: the runner is process 1 of that pid namespace, so whatever kills it, or the
+gate it is tied to, ends every sandbox by the kernel.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import fcntl
+import grp
+import importlib
+import os
+import pwd
+import signal
+import socket
+import stat
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import uvloop
+
+from broker.audit.location import NoStateDirectory, default_state_dir
+from broker.control.notify import notify
+from broker.control.places import NoRuntimeDirectory, default_runtime_dir
+from broker.policy.load import read_trusted
+from broker.policy.problems import PolicyError
+from netns import joining, kernel, mounts
+from sandbox import cgroups
+from sandbox.construct import Ground, Namespaces
+from sandbox.errors import Code, LaunchError
+from sandbox.host import Host, look_at_host
+from sandbox.jobs import Jobs
+from sandbox.live import Workshop
+from sandbox.output import readable
+from sandbox.sessions import Sessions
+from sandbox.terminals import Terminals
+from sandbox.workspace import ForbiddenRoots, forbidden_roots
+from wicketgate import __version__
+from wicketgate.identity import Identity, prepare_state, serving_identity
+from wicketgate.runner.admission import Admission
+from wicketgate.runner.app import Caller, RunnerServer
+from wicketgate.runner.config import SOCKET_NAME, Account, ConfigError, RunnerConfig, parse_config
+from wicketgate.runner.gate import Admitted, Gate, decode_peer
+from wicketgate.runner.mode import FullAccess
+from wicketgate.runner.openapi import openapi_document
+from wicketgate.runner.operations import Operations
+
+BACKLOG = 512
+MAX_MESSAGE = 4096
+LOCK_NAME = "runner.lock"
+_LATE = ("aiohttp.web_ws", "aiohttp.http_websocket", "certs.kit", "broker.control.messages", "email.parser")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What was read and looked up before any right was given up."""
+
+    config: RunnerConfig
+    state: Path
+    runtime: Path
+    host: Host
+    forbidden: ForbiddenRoots
+    admitted: Admitted
+
+
+def run_runner(file: str) -> int:
+    """Serve until told to end; the exit code. Raises ConfigError or LaunchError where it cannot start."""
+    prepared = _prepare(file)
+    lock = _take_lock(prepared.runtime)
+    listener = _listen(prepared.runtime / SOCKET_NAME, prepared.admitted)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    gate = os.pidfd_open(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        near.close()
+        listener.close()
+        os.close(lock)
+        _be_runner(prepared, far, gate)
+    far.close()
+    os.close(gate)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.drop_capabilities(bounding=False)
+    kernel.prctl(
+        kernel.PR_SET_DUMPABLE, 0
+    )  # a payload has the same user outside: it must not be able to steer this one
+    code = Gate(listener, near, prepared.admitted, pid).run()
+    with contextlib.suppress(OSError):
+        (prepared.runtime / SOCKET_NAME).unlink()
+    return code
+
+
+def _prepare(file: str) -> Prepared:
+    source = os.path.abspath(file)  # noqa: PTH100  `..` after a link is the kernel's to resolve
+    try:
+        config = parse_config(read_trusted(source), source=source)
+    except PolicyError as error:
+        raise ConfigError(str(error)) from error
+    identity = serving_identity()
+    try:
+        places = config.runner
+        state = Path(places.state) if places.state else default_state_dir(os.environ, os.geteuid())
+        runtime = Path(places.runtime) if places.runtime else default_runtime_dir(os.environ, os.geteuid())
+        prepare_state(state, identity)
+        _prepare_runtime(runtime, identity)
+    except (NoStateDirectory, NoRuntimeDirectory) as error:
+        raise ConfigError(f"{error}; or name it in {source}, table [runner].") from error
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be made: {error.strerror}.") from error
+    admitted = _admitted(config, identity, source)
+    host = look_at_host()
+    _preload()
+    identity.become()
+    return Prepared(
+        config=config,
+        state=state,
+        runtime=runtime,
+        host=host,
+        forbidden=forbidden_roots(
+            uid=identity.uid,
+            state=[state, runtime],
+            databases=[Path(place) for place in places.databases],
+            managed=None if places.managed is None else Path(places.managed),
+        ),
+        admitted=admitted,
+    )
+
+
+def _preload() -> None:
+    """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
+    for name in _LATE:
+        importlib.import_module(name)
+    for codec in ("utf-8", "latin-1", "ascii", "idna", "punycode"):
+        codecs.lookup(codec)
+    openapi_document()
+    traceback.format_exception(ValueError())
+    msgspec.json.encode(msgspec.convert("2000-01-01T00:00:00Z", datetime))
+
+
+def _admitted(config: RunnerConfig, identity: Identity, source: str) -> Admitted:
+    """Numbers for the accounts. Root and the serving user are always let in; root is an administrator."""
+
+    def numbers(accounts: tuple[Account, ...], look_up: Callable[[str], int], what: str) -> set[int]:
+        return {_number(account, look_up, f"{what} in [access] of {source}") for account in accounts}
+
+    access = config.access
+    administrators = numbers(access.administrators, lambda name: pwd.getpwnam(name).pw_uid, "administrator")
+    uids = numbers(access.users, lambda name: pwd.getpwnam(name).pw_uid, "user")
+    return Admitted(
+        uids=frozenset({0, identity.uid, *uids, *administrators}),
+        gids=frozenset(numbers(access.groups, lambda name: grp.getgrnam(name).gr_gid, "group")),
+        administrators=frozenset({0, *administrators}),
+    )
+
+
+def _number(account: Account, look_up: Callable[[str], int], what: str) -> int:
+    if isinstance(account, int):
+        return account
+    try:
+        return look_up(account)
+    except KeyError as error:
+        raise ConfigError(f"There is no {what} named {account}. Make it, or take the name out.") from error
+
+
+def _prepare_runtime(runtime: Path, identity: Identity) -> None:
+    """The directory of the socket: anybody may pass through, only the serving user may change what is in it."""
+    runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = runtime.lstat()
+    if os.geteuid() == 0 and found.st_uid == 0 and stat.S_ISDIR(found.st_mode):
+        os.chown(runtime, identity.uid, identity.gid, follow_symlinks=False)
+        found = runtime.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != identity.uid or found.st_mode & 0o022:
+        cure = f"It must be a directory of user {identity.uid} that nobody else can write."
+        raise ConfigError(f"The runtime directory {runtime} could be changed by others. {cure}")
+
+
+def _take_lock(runtime: Path) -> int:
+    """Hold the runtime directory against a second runner; a socket that is found under it is a dead runner's."""
+    path = runtime / LOCK_NAME
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        cure = "Stop it, or give this one another directory: runtime in [runner] of its configuration."
+        raise ConfigError(f"Another runner serves in {runtime}. {cure}") from error
+    except OSError as error:
+        raise ConfigError(f"The lock {path} cannot be opened: {error.strerror}.") from error
+    return lock
+
+
+def _listen(path: Path, admitted: Admitted) -> socket.socket:
+    """Open the socket. Where others than root and the serving user are let in, anybody may knock: the gate decides."""
+    closed = not admitted.gids and admitted.uids <= {0, os.geteuid()}
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # never open wider than meant, not even for a moment
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o600 if closed else 0o666)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"The socket {path} cannot be made: {error.strerror or error}.") from error
+    finally:
+        os.umask(before)
+    return listener
+
+
+def _be_runner(prepared: Prepared, channel: socket.socket, gate: int) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()  # a terminal that the gate was started on is nobody's in here
+        _enter_namespaces(gate)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(prepared, channel))
+        status = 0
+    except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
+        with contextlib.suppress(OSError, ValueError):
+            if os.environ.get("WICKETGATE_DEBUG") == "1":
+                traceback.print_exception(error)
+            sys.stderr.write(f"wicketgate: the runner does not run: {error}\n")
+            sys.stderr.flush()
+    os._exit(status)
+
+
+def _enter_namespaces(gate: int) -> None:
+    try:
+        kernel.enter_user_namespace(
+            os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWNET | os.CLONE_NEWIPC | os.CLONE_NEWUTS
+        )
+    except OSError as error:
+        raise LaunchError(
+            Code.NO_USER_NAMESPACES,
+            f"The kernel refuses a user namespace ({kernel.explain_namespaces(error)}).",
+            "`wicketgate doctor` names the layer that forbids it and what to change.",
+        ) from error
+    kernel.die_with_parent()
+    if joining.has_ended(gate):
+        os._exit(1)  # it died before the line above took effect
+    os.close(gate)
+    joining.become_first_process()
+    mounts.mount_processes()
+    # Whatever a payload may find out about its user's other processes, this one tells nothing.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+
+async def _serve(prepared: Prepared, channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    operations = _operations(prepared)
+    server = RunnerServer(operations, loop)
+    channel.setblocking(False)
+    peers = asyncio.create_task(_take_peers(channel, server))
+    peers.add_done_callback(lambda _: stop.set())
+    notify("READY=1")
+    await stop.wait()
+    notify("STOPPING=1")
+    peers.cancel()
+    await operations.close()
+    await server.close()
+
+
+def _operations(prepared: Prepared) -> Operations:
+    namespaces = Namespaces(
+        pid=os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC),
+        net=os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC),
+    )
+    support = cgroups.prepare(cgroups.detect())
+    ground = Ground(host=prepared.host, state=prepared.state, support=support, namespaces=namespaces)
+    attach = prepared.config.runner.attach
+    workshop = Workshop(ground=ground, state=prepared.state, attach=None if attach is None else Path(attach))
+    return Operations(
+        workshop=workshop,
+        admission=Admission(most=prepared.config.most(), forbidden=prepared.forbidden, state=prepared.state),
+        terminals=Terminals(workshop, time.time),
+        mode=FullAccess(),
+        sessions=Sessions(workshop, time.time),
+        jobs=Jobs(workshop, time.time),
+        version=__version__,
+        broker=attach,
+    )
+
+
+async def _take_peers(channel: socket.socket, server: RunnerServer) -> None:
+    """Take the connections that the gate has let in, until it has gone."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(channel, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            await readable(channel.fileno(), loop.create_future())
+            continue
+        if not message:
+            return
+        peer = decode_peer(message)
+        caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid, administrator=peer.administrator)
+        for fd in descriptors:
+            await server.serve(socket.socket(fileno=fd), caller)
