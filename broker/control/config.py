@@ -90,7 +90,7 @@ def parse_config(text: str, *, source: str) -> BrokerConfig:
         state=_path(broker, "state"),
         runtime=_path(broker, "runtime"),
         sync=broker.choice("sync", SyncPolicy, SyncPolicy.INTERVAL) or SyncPolicy.INTERVAL,
-        cacert=broker.parsed("cacert", "paths", 'cacert = ["/etc/ssl/company.pem"]', _absolute) or (),
+        cacert=_certificates(broker),
         control=_allowed(top, "control"),
         attach=_allowed(top, "attach"),
         grants=_grants(top),
@@ -124,6 +124,12 @@ def _table(top: Section, key: str, known: tuple[str, ...] | None) -> Section:
     if known is not None:
         section.refuse_unknown(known)
     return section
+
+
+def _certificates(section: Section) -> tuple[str, ...]:
+    if section.values.get("cacert") == []:
+        return ()
+    return section.parsed("cacert", "paths", 'cacert = ["/etc/ssl/company.pem"]', _absolute) or ()
 
 
 def _path(section: Section, key: str) -> str | None:
