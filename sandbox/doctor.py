@@ -70,6 +70,12 @@ def examine(setting: Setting) -> Report:
     return Report(findings=tuple(findings), facts=facts)
 
 
+def refuse(error: LaunchError) -> Report:
+    """The report of a start that was refused before anything could be tried."""
+    cause = Cause(layer=Layer.PROGRAM, sentence=error.cause, cure=error.cure)
+    return Report(findings=(failed(str(error.code), cause, EVERY_MODE),), facts=look())
+
+
 def _bubblewrap(setting: Setting) -> Finding:
     error = setting.refused
     if error is None:

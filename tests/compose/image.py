@@ -3,13 +3,15 @@
 The wheels come through this machine's own pip, checked against the lock, because the build has none of its settings.
 """
 
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from tests.compose.engine import Engine, EngineError
+from tests.compose.engine import Engine, EngineError, debian_tree
 from tests.tree import ROOT, project_files
 
 BASE: Final = "wicketgate-test-base:trixie"
@@ -27,14 +29,26 @@ def copy_project(target: Path) -> None:
 
 
 def download_wheels(target: Path) -> None:
-    """The locked packages for trixie's Python, and those that the wheel is built with."""
-    lock = target.parent / "build.lock"
+    """The locked packages for trixie's Python, and those that the wheel is built with.
+
+    Kept beside the trees of Debian from one run to the next; the build checks each against the lock again.
+    """
     select = [str(ROOT / "deploy/select-requirements"), str(ROOT / "requirements/dev.lock"), *BUILD_PACKAGES]
-    lock.write_bytes(subprocess.run(select, check=True, stdout=subprocess.PIPE).stdout)
-    for requirements in (ROOT / "requirements/runtime.lock", lock):
-        pip = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--only-binary=:all:"]
-        what = ["--python-version", PYTHON, "--require-hashes", "-r", str(requirements), "-d", str(target)]
-        subprocess.run([*pip, *what], check=True, stderr=subprocess.DEVNULL)
+    build_lock = subprocess.run(select, check=True, stdout=subprocess.PIPE).stdout
+    runtime_lock = (ROOT / "requirements/runtime.lock").read_bytes()
+    name = hashlib.sha256(build_lock + runtime_lock).hexdigest()[:16]
+    kept = debian_tree("base").parent / f"wheels-{name}"
+    if not kept.exists():
+        unfinished = kept.with_suffix(f".{os.getpid()}")
+        for number, lock in enumerate((build_lock, runtime_lock)):
+            requirements = target.parent / f"wheels-{number}.lock"
+            requirements.write_bytes(lock)
+            pip = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--only-binary=:all:"]
+            what = ["--python-version", PYTHON, "--require-hashes", "-r", str(requirements), "-d", str(unfinished)]
+            subprocess.run([*pip, *what], check=True, stderr=subprocess.DEVNULL)
+            requirements.unlink()
+        unfinished.rename(kept)
+    shutil.copytree(kept, target, dirs_exist_ok=True)
 
 
 def import_base(engine: Engine, tree: Path) -> None:
@@ -55,4 +69,4 @@ def import_base(engine: Engine, tree: Path) -> None:
 def build(engine: Engine, *options: str) -> None:
     """Build the image with Compose from /run/project, as the documentation says, without the Python index."""
     arguments = ["--build-arg", f"BASE={BASE}", "--build-arg", "OFFLINE=yes"]
-    engine.compose("build", *arguments, *options, seconds=400)
+    engine.compose("build", *arguments, *options, "broker", seconds=400)

@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from broker.audit.location import NoStateDirectory, default_state_dir
-from sandbox.doctor import Report, Setting, document, examine
+from sandbox.doctor import Report, Setting, document, examine, refuse
 from sandbox.doctor_findings import State
 from sandbox.doctor_wholes import INSIDE
-from sandbox.errors import LaunchError
+from sandbox.errors import Code, LaunchError
 from sandbox.host import Host, look_at_host
 from wicketgate.identity import serving_identity
 from wicketgate.speech import load_documents, print_document, say
@@ -30,17 +30,29 @@ def command(attach: Path | None, *, inside: bool, as_json: bool) -> int:
         click.echo(INSIDE.read_text(encoding="utf-8"), nl=False)
         return 0
     load_documents()
-    named = attach or (Path(os.environ["WICKETGATE_ATTACH"]) if os.environ.get("WICKETGATE_ATTACH") else None)
-    host, refused = _host()
-    identity = serving_identity()
-    state = _state()
-    identity.become()
-    report = examine(Setting(host=host, refused=refused, state=state, attach=named))
+    report = _examine(attach)
     if as_json:
         print_document(document(report))
     else:
         _tell(report)
     return report.exit_code
+
+
+def _examine(attach: Path | None) -> Report:
+    named = attach or (Path(os.environ["WICKETGATE_ATTACH"]) if os.environ.get("WICKETGATE_ATTACH") else None)
+    host, refused = _host()
+    state = _state()
+    try:
+        identity = serving_identity()
+        identity.become()
+    except LaunchError as error:
+        return refuse(error)
+    except OSError as error:
+        cause = f"Root here may not become the serving user ({error.strerror}), and nothing is ever run as root."
+        return refuse(
+            LaunchError(Code.NO_SERVICE_USER, cause, "Start it as an ordinary user (`user:` in compose.yaml).")
+        )
+    return examine(Setting(host=host, refused=refused, state=state, attach=named))
 
 
 def _host() -> tuple[Host | None, LaunchError | None]:
