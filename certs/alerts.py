@@ -85,7 +85,7 @@ _REJECTIONS = {
     "TLSV1_BAD_CERTIFICATE_HASH_VALUE": "the client insists on another certificate",
 }
 _REJECTION_HINT = (
-    "the client uses roots of its own or pins a certificate: point it at the file in SSL_CERT_FILE, or give its host a "
+    "it uses roots of its own or pins a certificate: point it at the file in SSL_CERT_FILE, or give its host a "
     'rule with tls = "splice"'
 )
 _HANDSHAKE = {
@@ -127,7 +127,12 @@ def classify_downstream(error: OSError) -> TlsFailure:
     reason = _reason(error)
     if reason in _REJECTIONS:
         return TlsFailure(fault=Fault.REJECTED_CA, text=_REJECTIONS[reason], hint=_REJECTION_HINT)
-    return _handshake(error, reason, "the client")
+    failure = _handshake(error, reason, "the client")
+    if failure.fault is Fault.CLOSED:
+        # Node verifies when the handshake is done on its side, and then closes without an alert.
+        text = "the client closed the connection without a word once it had seen the certificate"
+        return TlsFailure(fault=Fault.CLOSED, text=text, hint=f"if it does that each time, {_REJECTION_HINT}")
+    return failure
 
 
 def _handshake(error: OSError, reason: str, peer: str) -> TlsFailure:

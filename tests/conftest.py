@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.origins.process import HttpsOrigin, NameServer, Origin, start_git, start_https, start_names, start_websocket
+from tests.origins.process import HttpsOrigin, NameServer, Origin, start_git, start_grpc, start_https, start_names, start_websocket
 
 NO_SKIP = "WICKETGATE_NO_SKIP"
 COUNTS = "WICKETGATE_TEST_COUNTS"
@@ -99,6 +99,13 @@ def https_origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpsOrig
 def websocket_origin(https_origin: HttpsOrigin) -> Iterator[Origin]:
     """A WebSocket echo over TLS under the same certificate as `https_origin`."""
     with start_websocket(https_origin.directory) as origin:
+        yield origin
+
+
+@pytest.fixture(scope="session")
+def grpc_origin(https_origin: HttpsOrigin) -> Iterator[Origin]:
+    """A gRPC echo over TLS under the same certificate as `https_origin`."""
+    with start_grpc(https_origin.directory) as origin:
         yield origin
 
 

@@ -44,6 +44,7 @@ class InspectedConnection:
         self._wanted = wanted
         self._refused = refused
         self._handshake: Handshake | None = None
+        self._started = session.reactor.now
 
     def start(self, hello: ClientHello) -> None:
         """Make the leaf and answer the hello."""
@@ -86,14 +87,14 @@ class InspectedConnection:
             self._fail(Refusal(Reason.HEAD_TIMEOUT, str(outcome)))
             return
         failure = classify_downstream(outcome)
-        reason = Reason.CLIENT_REJECTED_CA if failure.fault is Fault.REJECTED_CA else Reason.BAD_CLIENT_HELLO
-        if failure.fault is Fault.CLOSED:
-            reason = Reason.CLIENT_CLOSED
+        rejected = failure.fault in {Fault.REJECTED_CA, Fault.CLOSED}
+        reason = Reason.CLIENT_REJECTED_CA if rejected else Reason.BAD_CLIENT_HELLO
         self._fail(Refusal(reason, f"{failure.text}; {failure.hint}" if failure.hint else failure.text))
 
     def _fail(self, refusal: Refusal) -> None:
         session = self._session
         about = About(Plane.INSPECT, self._wanted, scheme="https", authority=str(self._asked))
+        about.started = self._started
         if self._refused is not None:
             session.settle(about, self._refused)
         elif refusal.reason.family is Family.END:

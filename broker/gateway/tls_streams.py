@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from broker.gateway.reactor import Reactor
 from broker.gateway.relay import reset
-from broker.gateway.streams import Piece
+from broker.gateway.streams import Piece, is_empty
 
 RECORD = 16 * 1024  # the largest a TLS record carries (RFC 8446 §5.1)
 GATHER = 64 * 1024  # one read of `ssl` is at most one record; several are worth one turn of the plane
@@ -20,11 +20,10 @@ JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
 class TlsStream:
     """An established TLS connection. See `streams.Stream`."""
 
-    __slots__ = ("_reading", "sock")
+    __slots__ = ("sock",)
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self.sock = sock
-        self._reading = True
 
     @property
     def joinable(self) -> "JoinableTls":
@@ -34,11 +33,14 @@ class TlsStream:
         total, room = 0, min(len(view), GATHER)
         while total < room:
             try:
-                count = self.sock.recv_into(view[total:room])
+                # What `recv_into` and `send` come to, without their detours.
+                count = self.sock.read(room - total, view[total:] if total else view)  # type: ignore[arg-type]
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 if total:
                     return total
                 raise BlockingIOError from error
+            except ssl.SSLZeroReturnError:
+                return total  # a close_notify, which `ssl` reports so once we have sent ours
             except OSError:
                 if total:
                     return total  # what arrived whole is delivered first; the error comes again
@@ -48,24 +50,24 @@ class TlsStream:
                 break  # most likely all there is; a caller that wants more asks again
         return total
 
+    def is_drained(self) -> bool:
+        return not self.sock.pending() and is_empty(self.sock)
+
     def send(self, pieces: Sequence[Piece]) -> int:
         first = pieces[0]
         if len(pieces) > 1 and sum(map(len, pieces)) <= JOIN:
             first = b"".join(pieces)
         try:
-            return self.sock.send(first)
+            return self.sock.write(first)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
 
     def end(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self.sock.unwrap()  # close_notify
         with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_WR)
+            _end(self.sock)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self.sock.unwrap()
+        _notify(self.sock)
         self.sock.close()
 
     def reset(self) -> None:
@@ -88,6 +90,8 @@ class JoinableTls:
             return self._sock.recv_into(buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
+        except ssl.SSLZeroReturnError:
+            return 0  # a close_notify, which `ssl` reports so once we have sent ours
 
     def send(self, data: bytes | memoryview, /) -> int:
         try:
@@ -96,15 +100,32 @@ class JoinableTls:
             raise BlockingIOError from error
 
     def shutdown(self, how: int, /) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._sock.unwrap()
-        self._sock.shutdown(how)
+        assert how == socket.SHUT_WR
+        _end(self._sock)
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
         self._sock.setsockopt(level, option, value)
 
     def close(self) -> None:
+        _notify(self._sock)
         self._sock.close()
+
+
+def _end(sock: ssl.SSLSocket) -> None:
+    """End our side, and keep the TLS state for the other.
+
+    Never `SSLSocket.shutdown` or `unwrap`: without a word they turn the object into a plain socket, and then what is
+    read is ciphertext that would be passed on, and what is written goes out in clear.
+    """
+    _notify(sock)
+    socket.socket.shutdown(sock, socket.SHUT_WR)
+
+
+def _notify(sock: ssl.SSLSocket) -> None:
+    state = sock._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
+    if state is not None:
+        with contextlib.suppress(OSError, ValueError):
+            state.shutdown()
 
 
 type Outcome = TlsStream | OSError

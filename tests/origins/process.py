@@ -128,6 +128,13 @@ def start_websocket(directory: Path, *, address: str = "127.0.0.1") -> Iterator[
 
 
 @contextmanager
+def start_grpc(directory: Path, *, address: str = "127.0.0.1") -> Iterator[Origin]:
+    """Serve the gRPC echo under the certificate that is in `directory`."""
+    with _running("grpc_origin", "--directory", str(directory), "--bind", address) as (process, ports):
+        yield Origin(address=address, ports=ports, directory=directory, process=process)
+
+
+@contextmanager
 def start_git(directory: Path, projects: Path, *, address: str = "127.0.0.1") -> Iterator[Origin]:
     """Serve the repositories below `projects` under the certificate that is in `directory`."""
     arguments: list[Any] = ["--directory", directory, "--projects", projects, "--bind", address]
