@@ -69,6 +69,8 @@ def until_end(sock: ssl.SSLSocket) -> bytes:
     try:
         while piece := sock.recv(65536):
             got += piece
+    except ssl.SSLZeroReturnError:
+        pass  # a close_notify, as `ssl` reports it once we have sent ours
     except (ConnectionError, ssl.SSLError):
         got += b"CUT"
     return bytes(got)
