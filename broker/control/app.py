@@ -16,8 +16,9 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from broker.control.callers import Caller
 from broker.control.faults import ApiError, Fault
-from broker.control.operations import Caller, Operations, encode
+from broker.control.operations import Operations, encode
 from broker.control.routes import ROUTES, Route
 from broker.control.store import StoreError
 

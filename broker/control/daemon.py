@@ -7,7 +7,6 @@ nothing that could fail for want of one.
 import asyncio
 import codecs
 import contextlib
-import os
 import signal
 import socket
 import ssl
@@ -25,13 +24,14 @@ from broker.audit.errors import AuditError, AuditUnavailable
 from broker.audit.location import audit_directory
 from broker.audit.log import AuditLog, SyncPolicy
 from broker.control.app import ControlServer
+from broker.control.callers import Caller, this_process
 from broker.control.config import GrantLimits
-from broker.control.door import ATTACH, CONTROL, READ_POLICY, Peer, PolicyRefused, PolicyText, Refused, decode_from_door
+from broker.control.door import ATTACH, CONTROL, Peer, Refused
+from broker.control.door_side import DoorSide
 from broker.control.faults import ApiError
 from broker.control.grants import GrantBook
-from broker.control.messages import MAX_MESSAGE
 from broker.control.notify import notify
-from broker.control.operations import Caller, Operations, this_process, with_flag
+from broker.control.operations import Operations, with_flag
 from broker.control.store import Store, StoreError
 from broker.gateway.attach import AttachConnection
 from broker.gateway.broker import Broker
@@ -42,7 +42,7 @@ from broker.policy.addresses import Address
 from broker.policy.authority import Authority
 from broker.policy.document import parse_policy
 from broker.policy.load import local_machine
-from broker.policy.problems import PolicyError, Problem
+from broker.policy.problems import PolicyError
 from certs.errors import CertsError
 from certs.store import authority_directory
 
@@ -50,7 +50,7 @@ SYNC_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 5.0
 AUTHORITY_SECONDS: Final = 60.0
 PRUNE_SECONDS: Final = 3600.0
-PEERS_A_TURN: Final = 64
+UNUSED_SECONDS: Final = 60.0  # for a runner to attach a session on its connection
 RETURN_SECONDS: Final = 600.0  # for the sessions of a former broker to attach again
 
 
@@ -110,67 +110,6 @@ class Daemon:
             runner.run(_serve(self))
 
 
-class DoorSide:
-    """The broker's side of the door."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._answers: asyncio.Queue[str | PolicyError | ConnectionError] = asyncio.Queue()
-        self._asking = asyncio.Lock()
-        self.gone = asyncio.Event()
-        self.on_peer: Callable[[Peer, socket.socket], None] = lambda _peer, sock: sock.close()
-        self.on_refused: Callable[[Refused], None] = lambda _: None
-        channel.setblocking(False)
-        asyncio.get_running_loop().add_reader(channel.fileno(), self._read)
-
-    async def read_policy(self) -> str:
-        """The policy file's text. Raises `PolicyError`; `ConnectionError` where the door has gone."""
-        async with self._asking:
-            if self.gone.is_set():
-                raise ConnectionError("the door has gone")
-            self._channel.send(READ_POLICY)
-            answer = await self._answers.get()
-        if not isinstance(answer, str):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        """Let the door end: nobody comes in any more."""
-        asyncio.get_running_loop().remove_reader(self._channel.fileno())
-        self._channel.close()
-
-    def _read(self) -> None:
-        for _ in range(PEERS_A_TURN):
-            try:
-                message, descriptors, _, _ = socket.recv_fds(self._channel, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            except OSError:
-                message, descriptors = b"", []
-            if not message:
-                asyncio.get_running_loop().remove_reader(self._channel.fileno())
-                self._answers.put_nowait(ConnectionError("the door has gone"))
-                self.gone.set()
-                return
-            self._receive(message, list(descriptors))
-
-    def _receive(self, message: bytes, descriptors: list[int]) -> None:
-        match decode_from_door(message):
-            case Peer() as peer:
-                if descriptors:  # else this process has none left, and the kernel has closed the connection
-                    self.on_peer(peer, socket.socket(fileno=descriptors[0]))
-            case PolicyText() if not descriptors:
-                problem = Problem(found="cannot be taken over: no descriptor is left", expected="fewer connections")
-                self._answers.put_nowait(PolicyError("policy", [problem]))
-            case PolicyText():
-                with os.fdopen(descriptors[0], "rb") as file:
-                    self._answers.put_nowait(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode())
-            case PolicyRefused(problems=problems):
-                self._answers.put_nowait(PolicyError("policy", problems))
-            case Refused() as refused:
-                self.on_refused(refused)
-
-
 async def _serve(daemon: Daemon) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -188,6 +127,7 @@ async def _serve(daemon: Daemon) -> None:
             chores = [group.create_task(chore) for chore in _chores(operations)]
             loop.add_signal_handler(signal.SIGHUP, lambda: chores.append(group.create_task(_reload(operations))))
             notify("READY=1")
+            print(f"wicketgate: the broker serves: {_summary(daemon, operations)}", file=sys.stderr, flush=True)
             waits = [asyncio.ensure_future(one.wait()) for one in (stop, door.gone)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             notify("STOPPING=1")
@@ -198,6 +138,13 @@ async def _serve(daemon: Daemon) -> None:
             path.unlink(missing_ok=True)
     if not stop.is_set():
         raise ConnectionError("the process that lets peers in has ended, so the broker ends too")
+
+
+def _summary(daemon: Daemon, operations: Operations) -> str:
+    policy = operations.policy
+    state = "on" if operations.broker.policy.enabled else "off"
+    places = ", ".join(map(str, daemon.sockets))
+    return f"policy {policy.version} with {len(policy.rules)} rules, egress {state}, at {places}"
 
 
 async def _prepare(daemon: Daemon, door: DoorSide, undo: contextlib.AsyncExitStack) -> Operations:
@@ -264,6 +211,7 @@ def _attach(broker: Broker, connection: socket.socket) -> None:
         connection.close()
         return
     lease.on_event(0)
+    broker.reactor.later(UNUSED_SECONDS, lease.close_unused)
 
 
 def _caller(peer: Peer | Refused) -> Caller:

@@ -18,6 +18,7 @@ import msgspec
 from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Kind, Record
 from broker.control import schema
+from broker.control.callers import Caller, this_process
 from broker.control.faults import ApiError, Fault, finding_document
 from broker.control.grants import GrantBook, time_of
 from broker.control.openapi import openapi_document
@@ -32,24 +33,6 @@ from broker.policy.problems import Mistake, PolicyError
 from broker.policy.reasons import Reason
 from broker.policy.requests import parse_request
 from broker.policy.rules import Policy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks: the peer's credentials as the kernel told them, and the id of the request."""
-
-    uid: int
-    gid: int
-    pid: int
-    request_id: str = ""
-
-    def __str__(self) -> str:
-        return f"uid={self.uid} gid={self.gid} pid={self.pid}"
-
-
-def this_process() -> Caller:
-    """The broker itself, where nobody asked for what it does."""
-    return Caller(uid=os.getuid(), gid=os.getgid(), pid=os.getpid())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,8 +124,8 @@ class Operations:
             self.broker.change_policy(self.effective)
         else:
             self.broker.change_policy(with_flag(self.policy, enabled=False))
-            self.store.switched_on = False
             self._record(Kind.POLICY, Event.FLAG, caller, words)
+            self.store.switched_on = False
         return await self.show_egress(caller)
 
     # ---- grants

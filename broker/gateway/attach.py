@@ -37,6 +37,7 @@ class AttachConnection:
         self._broker = broker
         self._connection = connection
         self._session: Session | None = None
+        self._attached = False
         connection.setblocking(False)
         inspector = broker.inspector
         self._send(Greeting(inspector.authority_pem().decode() if inspector is not None else ""))
@@ -56,6 +57,11 @@ class AttachConnection:
         except BlockingIOError:
             return
         except OSError:
+            self.close()
+
+    def close_unused(self) -> None:
+        """End a lease on which no session was ever attached: it only holds a descriptor."""
+        if not self._attached:
             self.close()
 
     def close(self) -> None:
@@ -106,7 +112,7 @@ class AttachConnection:
         identity = Identity(session=attach.session, call=attach.call)
         session = self._broker.open_session(identity, attach.grant, sockets)
         session.on_close = self._on_close
-        self._session = session
+        self._session, self._attached = session, True
         self._send(Attached())
 
     def _finish(self, refused: int) -> None:

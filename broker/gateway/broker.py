@@ -118,6 +118,7 @@ class Broker:
     def change_policy(self, policy: Policy) -> None:
         """Put another policy in force: what is open is judged again; with the flag off nothing stays open."""
         self.policy = policy
+        self._resolver.limits = policy.limits
         for session in tuple(self._sessions.values()):
             if policy.enabled:
                 session.change_policy(policy)

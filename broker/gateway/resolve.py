@@ -33,7 +33,7 @@ class Resolver:
     """Resolves authorities. `fixed` maps authorities to addresses that are used instead of a look-up."""
 
     def __init__(self, limits: Limits, fixed: Mapping[Authority, tuple[Address, ...]] | None = None) -> None:
-        self._limits = limits
+        self.limits = limits
         self._fixed = fixed or {}
         self._threads: ThreadPoolExecutor | None = None
 
@@ -49,18 +49,18 @@ class Resolver:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="resolve")
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.resolve_seconds):
+            async with asyncio.timeout(self.limits.resolve_seconds):
                 found = await loop.run_in_executor(self._threads, _ask, str(name))
         except TimeoutError as error:
-            detail = f"no answer within {self._limits.resolve_seconds:g} s"
+            detail = f"no answer within {self.limits.resolve_seconds:g} s"
             raise Refusal(Reason.RESOLVE_TIMEOUT, detail) from error
         except socket.gaierror as error:
             reason = Reason.NAME_NOT_FOUND if error.errno in _MISSING else Reason.RESOLVE_FAILED
             raise Refusal(reason, error.strerror or "the resolver failed") from error
         except (OSError, UnicodeError) as error:
             raise Refusal(Reason.RESOLVE_FAILED, str(error)) from error
-        if len(found) > self._limits.resolve_answers:
-            raise Refusal(Reason.RESOLVE_FAILED, f"more than {self._limits.resolve_answers} addresses")
+        if len(found) > self.limits.resolve_answers:
+            raise Refusal(Reason.RESOLVE_FAILED, f"more than {self.limits.resolve_answers} addresses")
         return found
 
     def close(self) -> None:

@@ -67,7 +67,9 @@ class Runner:
     async def in_sandbox(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._inside, call, *arguments)
 
-    async def attach(self) -> Any:
+    async def attach(self, grant: str | None = None) -> Any:
+        if grant is not None:
+            self._attachment.grant = grant
         try:
             await self._attachment.attach()
         except AttachError as error:

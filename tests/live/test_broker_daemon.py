@@ -291,22 +291,35 @@ def test_a_cut_session_does_not_come_back(daemon: Daemon, port: int) -> None:
         assert again.ask("attach")["reason"] == "session_ended"
 
 
-def test_an_expired_grant_cuts_its_tunnels(daemon: Daemon) -> None:
+@pytest.mark.parametrize("how", ["expired", "revoked"])
+def test_the_end_of_a_grant_cuts_its_tunnels(how: str) -> None:
     with silent_origin() as port:
-        daemon.stop()
-        daemon.extra = resolve(port)
-        daemon.write_policy(rules_for(port, tls="splice"))
-        daemon.start()
-        grant = issue(daemon, port, ttl_seconds=2)
-        with played_runner(daemon, "s-1", grant) as runner:
-            runner.ask("attach")
-            runner.ask("open_tunnels", name=NAME, port=port, count=3)
+        rules = rules_for(port, tls="splice")
+        with broker_daemon(rules, extra=resolve(port)) as daemon, played_runner(daemon, "s-1") as runner:
+            assert runner.ask("times") == 0  # it runs: the grant's time begins only now
+            grant = issue(daemon, port, ttl_seconds=6)
+            assert "authority" in runner.ask("attach", grant=grant)
+            assert runner.ask("open_tunnels", name=NAME, port=port, count=3) == 3
             runner.ask("watch_tunnels")
+            if how == "revoked":
+                assert daemon.ask("DELETE", f"/v1/grants/{grant}")[0] == 200
             assert runner.process.stdout is not None
             assert json.loads(runner.process.stdout.readline())["result"]["left"] == 0
-        assert len(daemon.records(kind="close", reason="grant_expired")) == 3
-        (expired,) = daemon.records(kind="grant", event="expired")
-        assert expired["grant"] == grant
+            assert len(daemon.records(kind="close", reason=f"grant_{how}")) == 3
+            (ended,) = daemon.records(kind="grant", event=how)
+            assert ended["grant"] == grant
+
+
+def test_a_grant_out_of_bytes_is_cut_in_the_middle(daemon: Daemon, port: int) -> None:
+    grant = issue(daemon, port, budgets={"bytes_down": 300_000})
+    with played_runner(daemon, "s-1", grant) as runner:
+        runner.ask("attach")
+        assert runner.ask("request", name=NAME, port=port, target="/bytes/5000000") == "ConnectionResetError"
+        assert runner.ask("request", name=NAME, port=port) == 403
+        shown = daemon.ask("GET", f"/v1/grants/{grant}")[1]
+        assert (shown["state"], shown["usage"]["bytes_down"]) == ("exhausted", 300_000)
+    assert [one["reason"] for one in daemon.records(kind="close", session="s-1")] == ["grant_exhausted"]
+    assert [one["grant"] for one in daemon.records(kind="grant", event="exhausted")] == [grant]
 
 
 def test_a_second_broker_says_who_has_the_place(daemon: Daemon) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 from broker.audit.log import AuditLog
 from broker.control.app import ControlServer
+from broker.control.callers import Caller
 from broker.control.config import GrantLimits
 from broker.control.grants import GrantBook
-from broker.control.operations import Caller, Operations
+from broker.control.operations import Operations
 from broker.control.store import Store
 from broker.gateway.broker import Broker
 from broker.gateway.resolve import Resolver
