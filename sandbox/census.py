@@ -51,14 +51,14 @@ def newcomers(before: Census, now: Census, through: Collection[int], others: Col
     `through`: older processes whose new descendants count all the same: process 1, to which orphans go.
     """
     old = {pid for pid, member in now.items() if before.get(pid) == member}
-    origins = (old - set(through), others)
-    return {pid for pid in now if pid not in old and pid not in through and not _descends(pid, now, origins)}
+    spared = (old | set(others)) - set(through)
+    return {pid for pid in now if pid not in old and pid not in through and not _descends(pid, now, spared, through)}
 
 
-def _descends(pid: int, now: Census, origins: tuple[Collection[int], Collection[int]]) -> bool:
+def _descends(pid: int, now: Census, spared: Collection[int], through: Collection[int]) -> bool:
     seen: set[int] = set()
-    while pid in now and pid not in seen:
-        if any(pid in group for group in origins):
+    while pid in now and pid not in seen and pid not in through:
+        if pid in spared:
             return True
         seen.add(pid)
         pid = now[pid].parent

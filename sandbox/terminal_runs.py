@@ -102,15 +102,8 @@ class _Attempt:
         return rf"printf '\033]7777;{self.marks.number};{word}\007'"
 
     def script(self) -> str:
-        return "\n".join(
-            (
-                self.mark("begin"),
-                f'eval "$(/usr/bin/cat {self.place}/command)"',
-                self.mark("%s") + ' "$?"',
-                f"/usr/bin/rm -rf {self.place}",
-                "",
-            )
-        )
+        """Nothing but what the shell does itself: at the last mark no other program has the terminal."""
+        return f'{self.mark("begin")}\neval "$(<{self.place}/command)"\n{self.mark("%s")} "$?"\n'
 
 
 async def run_in_terminal(terminal: TerminalSession, command: str, seconds: float) -> TerminalRun:
@@ -135,6 +128,7 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
         finally:
             with contextlib.suppress(LaunchError):
                 await terminal.ask(tmux.stop_pipe())
+                await terminal.client(("/usr/bin/rm", "-rf", attempt.place))
             attempt.copier.kill()
             for task in (copying, complaining):
                 task.cancel()
@@ -175,10 +169,9 @@ async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
     code = await _wait_for_code(attempt, seconds)
     if code is not None or attempt.terminal.has_ended:
         return TerminalRun(code=code, output=marks.text(), dropped=marks.budget.dropped)
+    output, dropped = marks.text(), marks.budget.dropped  # before what ending it shows
     replaced = await _end(attempt)
-    return TerminalRun(
-        code=None, output=marks.text(), timed_out=True, dropped=marks.budget.dropped, shell_replaced=replaced
-    )
+    return TerminalRun(code=None, output=output, timed_out=True, dropped=dropped, shell_replaced=replaced)
 
 
 async def _wait_for_code(attempt: _Attempt, seconds: float) -> int | None:

@@ -19,10 +19,10 @@ TERM = "tmux-256color"
 _SETTINGS = (
     ("set-option", "-g", "history-limit", str(HISTORY)),
     ("set-option", "-g", "default-shell", "/bin/bash"),
+    ("set-option", "-g", "default-command", "exec /bin/bash"),  # without it, a login shell
     ("set-option", "-g", "default-terminal", TERM),
     ("set-option", "-g", "update-environment", ""),
     ("set-option", "-g", "status", "off"),
-    ("set-option", "-g", "window-size", "manual"),
     ("set-option", "-g", "allow-rename", "off"),
     ("set-option", "-g", "set-clipboard", "off"),
     ("set-option", "-s", "escape-time", "0"),
@@ -124,4 +124,5 @@ def replace_shell(directory: str) -> tuple[str, ...]:
 
 def attach() -> tuple[str, ...]:
     """A client on the terminal that it is started on; the window takes its size while it is the last one used."""
-    return (*CLIENT, "set-option", "-g", "window-size", "latest", ";", "attach-session", "-t", f"={SESSION}")
+    latest = ("set-option", "-w", "-t", PANE, "window-size", "latest")  # until it is resized by hand again
+    return (*CLIENT, *latest, ";", "attach-session", "-t", f"={SESSION}")

@@ -4,11 +4,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.control.client import Broker as Broker
+    from wicketgate.runner.client import Authority as Authority
+    from wicketgate.runner.client import Call as Call
+    from wicketgate.runner.client import Runner as Runner
+    from wicketgate.runner.client import RunnerError as RunnerError
 
 __version__ = "0.1.0"
 
 # Loaded when first asked for: `wicketgate run` needs none of it, and must start fast.
-_PLACES = {"Broker": "broker.control.client"}
+_PLACES = {
+    "Authority": "wicketgate.runner.client",
+    "Broker": "broker.control.client",
+    "Call": "wicketgate.runner.client",
+    "Runner": "wicketgate.runner.client",
+    "RunnerError": "wicketgate.runner.client",
+}
 
 
 def __getattr__(name: str) -> Any:

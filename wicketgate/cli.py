@@ -27,6 +27,9 @@ COMMANDS = {
     "doctor": "wicketgate.commands.doctor:command",
     "broker": "wicketgate.commands.broker:command",
     "runner": "wicketgate.commands.runner:command",
+    "job": "wicketgate.commands.job:job",
+    "term": "wicketgate.commands.term:term",
+    "workspace": "wicketgate.commands.workspace:workspace",
     "grant": "wicketgate.commands.grant:grant",
 }
 
