@@ -153,7 +153,7 @@ class Operations:
 
     async def list_grants(self, _: Caller, query: schema.GrantQuery) -> schema.GrantPage:
         """A page."""
-        return self.book.page(query)
+        return await self.book.page(query)
 
     async def show_grant(self, _: Caller, *, id: str) -> schema.Grant:  # noqa: A002  the path's own word
         """One, with its use."""

@@ -66,6 +66,21 @@ class Ended(Enum):
     WITH_THE_MACHINE = "with the machine"
 
 
+class End(Enum):
+    """Whether a grant is over, as far as the clock and its owner say."""
+
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    NONE = "none"
+
+
+_ENDS: Final = {
+    End.REVOKED: "revoked_at IS NOT NULL",
+    End.EXPIRED: "revoked_at IS NULL AND expires_at <= ?",
+    End.NONE: "revoked_at IS NULL AND expires_at > ?",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One grant as it is kept. `rules` and `budgets` are JSON; times are seconds since the epoch.
@@ -129,11 +144,15 @@ class Store:
         rows = self._rows("WHERE id = ?", (grant,))
         return rows[0] if rows else None
 
-    def page(self, *, after: int, most: int, call: str | None = None) -> list[Row]:
-        """At most `most` grants in order of issue, from the one after number `after`."""
-        if call is None:
-            return self._rows("WHERE number > ? ORDER BY number LIMIT ?", (after, most))
-        return self._rows("WHERE call = ? AND number > ? ORDER BY number LIMIT ?", (call, after, most))
+    def page(self, *, after: int, most: int, now: float, call: str | None = None, end: End | None = None) -> list[Row]:
+        """At most `most` grants in order of issue, from the one after number `after`; of one call, or with one end."""
+        where: str = "number > ?"
+        values: list[object] = [after]
+        if call is not None:
+            where, values = f"{where} AND call = ?", [*values, call]
+        if end is not None:
+            where, values = f"{where} AND {_ENDS[end]}", [*values, *([] if end is End.REVOKED else [now])]
+        return self._rows(f"WHERE {where} ORDER BY number LIMIT ?", (*values, most))
 
     def count_open(self, now: float) -> int:
         """How many grants are neither expired nor revoked."""

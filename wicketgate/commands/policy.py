@@ -4,30 +4,21 @@ Prints what `broker.policy` decides. Nothing is dialled, resolved or changed.
 """
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from broker.policy.authority import parse_authority
-from broker.policy.decide import Allowed, Facts, Scheme, Stage
+from broker.policy.decide import Allowed, Facts
 from broker.policy.explain import Explanation, explain
 from broker.policy.grant_rules import parse_grant_rules
 from broker.policy.grants import CallId, Grant, GrantId, uncovered
 from broker.policy.load import load_policy
-from broker.policy.problems import PolicyError, Problem, Severity
-from broker.policy.reasons import Refusal
+from broker.policy.problems import Mistake, PolicyError, Problem, Severity
+from broker.policy.requests import parse_request
 from broker.policy.rules import Policy, Rule
 
-_SCHEMES: dict[str, tuple[Scheme, int, bool]] = {
-    "https": ("https", 443, False),
-    "http": ("http", 80, False),
-    "wss": ("https", 443, True),
-    "ws": ("http", 80, True),
-}
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.DOTALL)
 _HOUR = 3600.0
 
 
@@ -85,27 +76,11 @@ def explain_command(file: str, method: str, url: str, grant_file: str | None, as
 
 
 def _parse_request(method: str, url: str) -> Facts:
-    parts = _URL.fullmatch(url.partition("#")[0])
-    scheme = _SCHEMES.get(parts[1].lower()) if parts else None
-    if parts is None or scheme is None:
-        cure = f"https://{url}" if "://" not in url else f"one of {', '.join(_SCHEMES)}"
-        raise click.BadParameter(f"{url!r} is not an absolute URL; write {cure}", param_hint="URL")
-    kind, port, websocket = scheme
     try:
-        authority = parse_authority(parts[2].encode(), default_port=port)
-    except Refusal as refusal:
-        raise click.BadParameter(f"{refusal.detail} ({refusal.reason})", param_hint="URL") from None
-    if method.upper() == "CONNECT":
-        return Facts(stage=Stage.CONNECTION, scheme=kind, authority=authority)
-    return Facts(
-        stage=Stage.REQUEST,
-        scheme=kind,
-        authority=authority,
-        method=method,
-        path=parts[3] or "/",
-        query=parts[4],
-        websocket=websocket,
-    )
+        return parse_request(method, url)
+    except Mistake as mistake:
+        cure = f"; write {mistake.suggestion}" if mistake.suggestion else ""
+        raise click.BadParameter(f"{mistake.found}{cure}", param_hint="URL") from None
 
 
 def _read_grant(file: str) -> tuple[Rule, ...]:

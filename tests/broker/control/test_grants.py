@@ -211,14 +211,37 @@ def test_states(place: Place) -> None:
     assert place.book.show(grant).state is schema.GrantState.REVOKED
 
 
-def test_what_ended_long_ago_is_forgotten(place: Place) -> None:
+async def test_lists_by_state_are_what_each_grant_shows(place: Place) -> None:
+    made = [place.issue(requests=1) for _ in range(260)]
+    for grant in made[::2]:
+        place.book.revoke(grant)
+    for grant in made[1::4]:
+        spend(place.meter(grant), Spend.REQUEST, 1)
+    place.clock.now += 3000
+    late = [place.issue() for _ in range(3)]
+    place.clock.now += 700
+    later = [place.issue(requests=1) for _ in range(150)]
+    spend(place.meter(later[7]), Spend.REQUEST, 1)
+    everything = [place.book.show(grant) for grant in (*made, *late, *later)]
+    for state in schema.GrantState:
+        listed, after = [], None
+        while True:
+            page = await place.book.page(schema.GrantQuery(state=state, limit=40, after=after))
+            listed += [one.id for one in page.grants]
+            if (after := page.next) is None:
+                break
+        assert listed == [one.id for one in everything if one.state is state], state
+        assert listed
+
+
+async def test_what_ended_long_ago_is_forgotten(place: Place) -> None:
     old = place.issue()
     place.clock.now += 3600 + GrantLimits().retention_seconds - 1
     fresh = place.issue()
     assert place.book.prune() == 0
     place.clock.now += 2
     assert place.book.prune() == 1
-    assert [one.id for one in place.book.page(schema.GrantQuery()).grants] == [fresh]
+    assert [one.id for one in (await place.book.page(schema.GrantQuery())).grants] == [fresh]
     assert place.book.find_meter(old) is None
 
 
