@@ -21,7 +21,8 @@ FORWARDED = frozenset(
 )
 WAITED = FORWARDED | {signal.SIGCHLD}
 BY_SOMEBODY = frozenset({0, -1, -6})  # SI_USER, SI_QUEUE, SI_TKILL: not the terminal's (sigaction(2))
-GRACE = 0.5  # seconds between the polite and the final signal of a timeout
+GRACE = 0.5  # seconds between the polite and the final signal of a timeout; and for a command to come into being
+LOOK_AGAIN = 5.0  # milliseconds: nothing tells us when the command has been forked
 TIMED_OUT, FAILED, BY_SIGNAL = 124, 125, 128
 
 
@@ -56,7 +57,8 @@ class _Watch:
     deadline: float | None
     timed_out: bool = False
     broker_gone: bool = False
-    interrupted: int = 0  # a signal that came while there was no command to take it
+    early: tuple[int, float] | None = None  # a signal for which no command was found, and until when to look for one
+    interrupted: int = 0  # such a signal for which none came into being
     ignored: frozenset[int] = field(default_factory=frozenset)
 
     def end_all(self) -> None:
@@ -100,7 +102,8 @@ def supervise(
     try:
         while (status := _reap(launched.pid)) is None:
             _look_after_broker(watch)
-            for fd, _events in poll.poll(_keep_time(watch)):
+            waits = (_keep_time(watch), _look_for_command(watch))
+            for fd, _events in poll.poll(min((wait for wait in waits if wait is not None), default=None)):
                 if fd == signals:
                     for number, code in kernel.read_signals(signals):
                         if number in FORWARDED:
@@ -140,14 +143,29 @@ def _keep_time(watch: _Watch) -> float | None:
 
 
 def _pass_on(watch: _Watch, number: int, *, for_us_only: bool) -> None:
-    command = find_command(watch.launched.pid)
-    if command is None:
-        # Before the command exists, only ending everything is an honest answer to a signal that would end it.
-        if number not in watch.ignored and not watch.interrupted:
-            watch.interrupted = number
-            watch.end_all()
-    elif for_us_only:
-        signal_command(watch.launched.pid, number)
+    if find_command(watch.launched.pid) is not None:
+        if for_us_only:
+            signal_command(watch.launched.pid, number)
+    elif number not in watch.ignored and watch.early is None:
+        # It has not been forked yet, or it has ended already and its exit code is on the way to us.
+        watch.early = (number, time.monotonic() + GRACE)
+
+
+def _look_for_command(watch: _Watch) -> float | None:
+    """Give the command the signal that came too early for it; milliseconds until it is worth looking again.
+
+    Where none comes into being, only ending everything is an honest answer to a signal that would have ended it.
+    """
+    if watch.early is None:
+        return None
+    number, until = watch.early
+    if not signal_command(watch.launched.pid, number):
+        if time.monotonic() < until:
+            return LOOK_AGAIN
+        watch.interrupted = number
+        watch.end_all()
+    watch.early = None
+    return None
 
 
 def _is_hangup(number: int) -> bool:

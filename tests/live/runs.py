@@ -19,7 +19,24 @@ for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SI
         signal.signal(_number, _action)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-PATIENCE = 20.0  # seconds until a condition that must come true is given up; generous, the machine may be busy
+PATIENCE = 60.0  # seconds until a condition that must come true is given up; generous, the machine may be busy
+# Takes so many signals one by one, says which, and ends with 42. Not a shell: bash drops a SIGINT that comes in the
+# moment in which its own child ends by itself.
+TAKE_SIGNALS = """
+import signal, sys
+signals = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+open("/proc/self/comm", "w").write("taker")
+print("up", flush=True)
+for _ in range(int(sys.argv[1])):
+    print("got", signal.Signals(signal.sigwait(signals)).name, flush=True)
+sys.exit(42)
+"""
+
+
+def taking_signals(number: int) -> tuple[str, ...]:
+    """A command that is called `taker` once it is ready, and says `up`, `got SIGINT`, …"""
+    return "/usr/bin/python3", "-I", "-c", TAKE_SIGNALS, str(number)
 
 
 def wicketgate(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -62,7 +79,7 @@ def line(stream: IO[bytes] | None) -> str:
     return stream.readline().decode().strip()
 
 
-def until[T](condition: Callable[[], T], patience: float = PATIENCE) -> T:
+def until[T](condition: Callable[[], T | None], patience: float = PATIENCE) -> T:
     """Poll until the condition holds and return its value; fail when patience ends."""
     deadline = time.monotonic() + patience
     while not (value := condition()):

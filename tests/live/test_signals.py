@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from tests.live.runs import FRONT, PATIENCE, adopted, find, line, running, start, until, wicketgate
+from tests.live.runs import FRONT, PATIENCE, adopted, find, line, running, start, taking_signals, until, wicketgate
 
 pytestmark = pytest.mark.live
 PASSED_ON = ("TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "ALRM")
-TRAP = "trap 'echo got; exit 42' {name}; echo up; while :; do sleep 0.02; done"
 # Each leaves a `sleep` behind in its own way; python3 is the system's.
 WAYS_TO_STAY = {
     "in the background": "sleep 4321 & ",
@@ -39,11 +38,8 @@ def test_death_by_a_signal_is_128_and_its_number(name: str) -> None:
 @pytest.mark.parametrize("name", PASSED_ON)
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["streams", "json"])
 def test_a_signal_is_passed_to_the_command(name: str, words: tuple[str, ...]) -> None:
-    with running(*words, "--", "bash", "-c", TRAP.format(name=name), stdout=subprocess.PIPE) as run:
-        if words:
-            until(lambda: find(run.pid, "sleep"))
-        else:
-            assert line(run.stdout) == "up"
+    with running(*words, "--", *taking_signals(1), stdout=subprocess.PIPE) as run:
+        until(lambda: find(run.pid, "taker"))
         run.send_signal(getattr(signal, f"SIG{name}"))
         assert run.wait(PATIENCE) == 42
 
@@ -58,7 +54,7 @@ def test_a_signal_that_the_command_does_not_handle_ends_it(name: str) -> None:
 
 
 def test_a_signal_reaches_the_command_with_a_cable_and_the_broker_survives() -> None:
-    words = ("--allow", "origin.example", "--", "bash", "-c", TRAP.format(name="TERM"))
+    words = ("--allow", "origin.example", "--", *taking_signals(1))
     with running(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert line(run.stdout) == "up"
         run.send_signal(signal.SIGTERM)
@@ -126,12 +122,11 @@ def test_a_timeout_leaves_nothing(way: str) -> None:
 
 
 def test_a_timeout_asks_first() -> None:
-    script = "trap 'echo asked; exit 3' TERM; while :; do sleep 0.02; done"
-    done = wicketgate("--timeout", "0.5", "--json", "--", "bash", "-c", script)
+    done = wicketgate("--timeout", "3", "--json", "--", *taking_signals(1))
     document = json.loads(done.stdout)
     assert (done.returncode, document["exit_code"], document["timed_out"]) == (124, 124, True)
     assert document["error"]["code"] == "timed_out"
-    assert document["stdout"]["text"] == "asked\n"
+    assert document["stdout"]["text"] == "up\ngot SIGTERM\n"
 
 
 def test_a_stopped_command_is_ended_by_the_timeout() -> None:
