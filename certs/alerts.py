@@ -72,6 +72,7 @@ _WANTS_CERTIFICATE = {
     "SSLV3_ALERT_NO_CERTIFICATE",
     "TLSV1_ALERT_CERTIFICATE_REQUIRED",
 }
+_NEEDS_CERTIFICATE = 'inspection has none to show: give the host a rule with tls = "splice", and the client its own'
 # What clients say about a certificate that they do not accept (RFC 8446 §6.2).
 _REJECTIONS = {
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the broker's authority",
@@ -118,7 +119,7 @@ def classify_upstream(error: OSError, host: str) -> TlsFailure:
     reason = _reason(error)
     if reason in _WANTS_CERTIFICATE:
         text = f"{host} asks for a client certificate"
-        return TlsFailure(fault=Fault.CLIENT_CERTIFICATE, text=text, hint="name one in the rule for this host")
+        return TlsFailure(fault=Fault.CLIENT_CERTIFICATE, text=text, hint=_NEEDS_CERTIFICATE)
     return _handshake(error, reason, host)
 
 

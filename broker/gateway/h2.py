@@ -24,7 +24,6 @@ from broker.policy.decide import Denied
 from broker.policy.facts import Facts, Stage
 from broker.policy.grants import Spend
 from broker.policy.reasons import Reason, Refusal
-from broker.wire.http1.rewrite import format_host
 from broker.wire.http2.answers import format_answer, is_grpc
 from broker.wire.http2.fields import Field, Request, format_response, parse_request, parse_response, parse_trailers
 
@@ -245,7 +244,7 @@ class H2Connection:
             for exchange in waiting:
                 self.fail(exchange, outcome)
             return
-        self._link = link = UpstreamLink(self._session, outcome, self, format_host(self._asked, "https"))
+        self._link = link = UpstreamLink(self._session, outcome, self, self._asked)
         link.start()
         for exchange in waiting:
             link.send(exchange)

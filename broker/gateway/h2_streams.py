@@ -42,6 +42,7 @@ class Over:
 
     detail: str
     violation: bool = False
+    error: OSError | None = None
 
 
 class _Connection(h2.connection.H2Connection):
@@ -74,6 +75,7 @@ class Frames:
         self._ended = ended
         self._drained = drained
         self._open = True
+        self._is_deaf = False  # it takes nothing more
         self._credit = float(CREDIT)
         self._credited = reactor.now
         # Malformed field lists are ours to judge: a stream is refused for them, not its whole connection.
@@ -111,7 +113,7 @@ class Frames:
             try:
                 self.outlet.flush()
             except OSError as error:
-                self._end(Over(error.strerror or "reset"))
+                self._end(Over(error.strerror or "reset", error=error))
                 return
             if not self.outlet.blocked:
                 self._drained()
@@ -123,11 +125,14 @@ class Frames:
     def flush(self) -> None:
         """Send what hyper-h2 has to say."""
         data = self.h2.data_to_send()
-        if data and self._open:
+        if data and self._open and not self._is_deaf:
             try:
                 self.outlet.put((data,))
-            except OSError as error:
-                self._end(Over(error.strerror or "reset"))
+            except OSError:
+                # It may have said why before it closed, and that is read first: in a turn of its own, because a
+                # handler may be in the middle of something here.
+                self._is_deaf = True
+                self._reactor.again(self.stream.sock.fileno(), IN | BROKEN)
 
     def spend(self, amount: int = 1) -> None:
         """A frame that costs the peer nothing; too many end the connection."""
@@ -164,7 +169,7 @@ class Frames:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._end(Over(error.strerror or "reset"))
+                self._end(Over(error.strerror or "reset", error=error))
                 return
             if count == 0:
                 self._end(Over("closed"))

@@ -12,8 +12,11 @@ from h2.errors import ErrorCodes
 
 from broker.gateway.h2_exchange import H2Exchange, acknowledge, attempt
 from broker.gateway.h2_streams import Frames, Over
+from broker.gateway.reach import broken_upstream
 from broker.gateway.upstreams import Upstream
+from broker.policy.authority import Authority
 from broker.policy.reasons import Reason, Refusal
+from broker.wire.http1.rewrite import format_host
 from broker.wire.http2.fields import Field, format_request, parse_trailers
 
 if TYPE_CHECKING:
@@ -49,16 +52,17 @@ class Owner(Protocol):
 
 
 class UpstreamLink:
-    """One connection. `host` is the authority as it is sent."""
+    """One connection to `authority`."""
 
-    def __init__(self, session: "Session", upstream: Upstream, owner: Owner, host: bytes) -> None:
+    def __init__(self, session: "Session", upstream: Upstream, owner: Owner, authority: Authority) -> None:
         self._session = session
         self._owner = owner
-        self._host = host
+        self._authority = authority
         self._address = upstream.address
         self._exchanges: dict[int, H2Exchange] = {}
         self._queue: deque[H2Exchange] = deque()
         self._draining = False
+        self._over = Refusal(Reason.UPSTREAM_CLOSED, "the upstream went away as soon as it came")
         self._is_told = False  # what it takes: until its settings have come, one stream is safe to open
         self.last = session.reactor.now  # when it said something
         self.frames = Frames(
@@ -78,7 +82,7 @@ class UpstreamLink:
         """Send a judged request, now or when the upstream takes another stream."""
         exchange.link = self
         if self._draining or not self.frames.is_open:
-            self._owner.fail(exchange, Refusal(Reason.UPSTREAM_CLOSED, "the upstream went away as soon as it came"))
+            self._owner.fail(exchange, self._over)
             return
         self._queue.append(exchange)
         self._send_queued()
@@ -111,7 +115,7 @@ class UpstreamLink:
 
     def _send_now(self, exchange: H2Exchange) -> None:
         h2, up = self.frames.h2, exchange.up
-        headers = format_request(exchange.request, host=self._host)
+        headers = format_request(exchange.request, host=format_host(self._authority, "https"))
         exchange.about.dialled = self._address
         exchange.awaited_since = self._session.reactor.now
         upstream_id = h2.get_next_available_stream_id()
@@ -224,12 +228,16 @@ class UpstreamLink:
 
     def _ended(self, over: Over) -> None:
         reason = Reason.UPSTREAM_PROTOCOL if over.violation else Reason.UPSTREAM_CLOSED
+        refusal = Refusal(reason, f"the upstream's connection: {over.detail}")
+        if over.error is not None:
+            refusal = broken_upstream(over.error, self._authority)
+        self._over = refusal
         self._owner.link_ended(self)
         left = [*self._exchanges.values(), *self._queue]
         self._exchanges.clear()
         self._queue.clear()
         for exchange in left:
-            self._owner.fail(exchange, Refusal(reason, f"the upstream's connection: {over.detail}"))
+            self._owner.fail(exchange, refusal)
 
 
 def name_of(code: int) -> str:

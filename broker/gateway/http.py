@@ -207,8 +207,7 @@ class HttpConnection:
             except BlockingIOError:
                 return
             except OSError as error:
-                refusal = Refusal(Reason.UPSTREAM_CLOSED, error.strerror or "reset")
-                self._carry_out(self._exchange.upstream_failed(refusal))
+                self._carry_out(self._exchange.upstream_failed(self._upstream.explain(error)))
                 return
             self._last = self._reactor.now
             data = self._reactor.view[:count]

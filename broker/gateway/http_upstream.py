@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from broker.gateway.reach import Reaching
-from broker.gateway.reactor import OUT, Handler
+from broker.gateway.reach import Reaching, broken_upstream
+from broker.gateway.reactor import HANGUP, OUT, Handler
 from broker.gateway.requests import Question
 from broker.gateway.session import Session
 from broker.gateway.streams import Piece
@@ -90,6 +90,11 @@ class UpstreamSide:
         )
         reaching.start(allowed.addresses)
 
+    def explain(self, error: OSError) -> Refusal:
+        """Why the upstream broke."""
+        assert self._question is not None
+        return broken_upstream(error, self._question.facts.authority)
+
     def put(self, pieces: Sequence[Piece]) -> None:
         """Send, or keep until the upstream takes it. Raises OSError when it is broken."""
         if self.current is not None:
@@ -100,7 +105,7 @@ class UpstreamSide:
         upstream, self.current = self.current, None
         if upstream is None or self._question is None:
             return
-        if reusable and not self.hung_up and not upstream.outlet.blocked:
+        if reusable and not self.hung_up and not upstream.outlet.blocked and self._is_quiet(upstream):
             self._drop_own()
             upstream.used = True
             self._own = (self._question.facts.authority, upstream)
@@ -109,15 +114,8 @@ class UpstreamSide:
 
     def stir(self, events: int) -> None:
         """An event while no request is under way: a kept upstream has nothing to say, so it ends or broke."""
-        if self._own is None or not events & ~OUT:
-            return
-        try:
-            self._own[1].stream.receive(self._session.reactor.view[:1])
-        except BlockingIOError:
-            return  # TLS had something to say for itself, such as a session ticket
-        except OSError:
-            pass
-        self._drop_own()
+        if self._own is not None and (events & HANGUP or (events & ~OUT and not self._is_quiet(self._own[1]))):
+            self._drop_own()
 
     def leave(self) -> None:
         """The client's connection is over: what is under way is reset, what was kept goes to the session's pool."""
@@ -125,6 +123,19 @@ class UpstreamSide:
         if own is not None:
             self._session.upstreams.give(self._scheme, own[0], own[1])
         self.drop()
+
+    def _is_quiet(self, upstream: Upstream) -> bool:
+        """Whether no payload and no end waits in it. An alert that came right behind the response raises no edge."""
+        stream = upstream.stream
+        if stream.is_drained():
+            return True
+        try:
+            stream.receive(self._session.reactor.view[:1])
+        except BlockingIOError:
+            return True  # TLS had something to say for itself, such as a session ticket
+        except OSError:
+            pass
+        return False
 
     def _take_own(self, authority: Authority) -> Upstream | None:
         own = self._own

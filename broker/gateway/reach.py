@@ -12,7 +12,7 @@ from broker.policy.addresses import Network
 from broker.policy.authority import Authority
 from broker.policy.reasons import Reason, Refusal
 from broker.wire.http1.rewrite import Scheme
-from certs.alerts import Fault, classify_upstream
+from certs.alerts import Fault, TlsFailure, classify_upstream
 from certs.errors import CertsError
 
 _REASONS = {
@@ -22,6 +22,22 @@ _REASONS = {
     Fault.HANDSHAKE: Reason.UPSTREAM_TLS,
     Fault.CLOSED: Reason.UPSTREAM_CLOSED,
 }
+
+
+def broken_upstream(error: OSError, authority: Authority) -> Refusal:
+    """Why an upstream ended that had been reached.
+
+    In TLS 1.3 a server says that it wants a certificate only when the handshake is over for us (RFC 8446 §4.4.2.4).
+    """
+    failure = classify_upstream(error, str(authority.host))
+    if failure.fault is Fault.CLIENT_CERTIFICATE:
+        return _explain(failure)
+    return Refusal(Reason.UPSTREAM_CLOSED, error.strerror or "reset")
+
+
+def _explain(failure: TlsFailure) -> Refusal:
+    detail = f"{failure.text}; {failure.hint}" if failure.hint else failure.text
+    return Refusal(_REASONS[failure.fault], detail)
 
 
 class Reaching:
@@ -123,9 +139,7 @@ class Reaching:
         if isinstance(outcome, TimeoutError):
             self._finish(Refusal(Reason.CONNECT_TIMEOUT, str(outcome)))
             return
-        failure = classify_upstream(outcome, str(self._authority.host))
-        detail = f"{failure.text}; {failure.hint}" if failure.hint else failure.text
-        self._finish(Refusal(_REASONS[failure.fault], detail))
+        self._finish(_explain(classify_upstream(outcome, str(self._authority.host))))
 
     def _drop(self) -> None:
         if self._dialled is not None:
