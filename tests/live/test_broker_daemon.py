@@ -272,6 +272,25 @@ def test_a_broken_reload_keeps_the_policy_loudly(daemon: Daemon, port: int) -> N
     assert (last["rule"], last["policy"]) == ("other", daemon.records(kind="policy", event="loaded")[-1]["policy"])
 
 
+def test_a_reload_judges_open_tunnels_again() -> None:
+    with silent_origin() as port:
+        kept, dropped = rules_for(port, tls="splice"), rules_for(port, tls="splice").replace(NAME, "other.example")
+        with broker_daemon(kept, extra=resolve(port)) as daemon, played_runner(daemon, "s-1") as runner:
+            runner.ask("attach")
+            assert runner.ask("open_tunnels", name=NAME, port=port, count=3) == 3
+            assert daemon.ask("POST", "/v1/policy/reload")[0] == 200
+            assert daemon.ask("GET", "/v1/sessions/s-1")[1]["connections"] == 3
+            runner.ask("watch_tunnels")
+            daemon.write_policy(dropped)
+            assert daemon.ask("POST", "/v1/policy/reload")[0] == 200
+            assert runner.process.stdout is not None
+            assert json.loads(runner.process.stdout.readline())["result"]["left"] == 0
+            assert daemon.ask("GET", "/v1/sessions/s-1")[1]["connections"] == 0
+            version = daemon.ask("GET", "/v1/policy")[1]["version"]
+            closed = daemon.records(kind="close", session="s-1")
+            assert [(one["reason"], one["policy"]) for one in closed] == [("policy_changed", version)] * 3
+
+
 def test_a_policy_file_that_others_can_write_is_not_taken(daemon: Daemon) -> None:
     daemon.policy.chmod(0o666)
     code, problem = daemon.ask("POST", "/v1/policy/reload")

@@ -185,6 +185,26 @@ REFUSED: list[tuple[str, str, Any, str, str | None]] = [
     ("GET", "/v1/grants?limit=5&limit=6", None, "invalid_field", "limit"),
     ("GET", "/v1/grants?after=-1", None, "invalid_field", "after"),
     ("GET", "/v1/health?x=1", None, "bad_request", None),
+    *(
+        ("POST", "/v1/explain", {"url": url}, "invalid_field", "url")
+        for url in (
+            "",
+            "api.example.com",
+            "ftp://api.example.com/",
+            "https://",
+            "https://a\0b/",
+            "https://user@api.example.com/",
+            "https://api.example.com:99999/",
+            "https://api.example.com\\@evil.example/",
+            "https://[fe80::1%25eth0]/",
+            "https://bücher..example/",
+        )
+    ),
+    ("POST", "/v1/explain", b'{"url": "https://\\ud800.example/"}', "bad_request", None),
+    ("POST", "/v1/explain", {"url": "https://api.example.com/", "grant": "none"}, "unknown_grant", "grant"),
+    ("POST", "/v1/explain", {"url": "https://api.example.com/", "grant": "../x"}, "invalid_field", "grant"),
+    ("POST", "/v1/grants", b'{"allow": ["api.example.com"], "ttl_seconds": 1e999}', "invalid_field", "ttl_seconds"),
+    ("POST", "/v1/grants", b'{"allow": ["api.example.com"], "ttl_seconds": NaN}', "bad_request", None),
     ("GET", "/v1/nothing", None, "unknown_path", None),
     ("GET", "/v1/grants/", None, "unknown_path", None),
     ("GET", "/v1/grants/a%2fb", None, "unknown_path", None),
