@@ -104,6 +104,7 @@ class Daemon:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises `StartError`, or `ConnectionError` when the door has gone."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy that could be replaced
         raise_descriptors()
         make_absolute()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
