@@ -69,8 +69,10 @@ class HttpConnection:
         )
         self._todo: deque[on.Event] = deque()
         self._busy = False
-        self._put_off = False
+        self._client_later = False
+        self._upstream_later = False
         self._unread = False
+        self._ends_show = False  # nothing of the client had come when we last looked: even its end raises an edge
         self._open = True
         self._closing: on.CloseClient | None = None
         self._tunnel: Tunnel | None = None
@@ -99,6 +101,8 @@ class HttpConnection:
             return
         if events & OUT and self._outlet.blocked:
             self._flush_client()
+        if events & HANGUP:
+            self._ends_show = False
         if events & (IN | HANGUP):
             self._read_client()
 
@@ -170,7 +174,7 @@ class HttpConnection:
 
     def _read_client(self) -> None:
         if self._busy:
-            self._put_off = True  # events that wait hold views of the one buffer: to read now would overwrite them
+            self._client_later = True  # events that wait hold views of the one buffer: reading would overwrite them
             return
         budget = BYTES_A_TURN
         # An edge that comes while nothing may be read is not repeated: the next request, or the end, waits behind it.
@@ -180,15 +184,19 @@ class HttpConnection:
                 count = metered(self._session.meter, self._client.receive, self._reactor.view, upward=True)
             except BlockingIOError:
                 self._unread = False
+                self._ends_show = True
                 return
             except OSError as error:
                 self._end(Reason.CLIENT_CLOSED, error.strerror or "reset")
                 return
+            self._unread = not (self._ends_show and self._client.is_drained())
             self._last = self._reactor.now
             if count and self._exchange.at is At.HEAD and self._head_since is None:
                 self._head_since = self._last
             data = self._reactor.view[:count]
             self._carry_out(self._exchange.client_data(data) if count else self._exchange.client_end())
+            if not self._unread:
+                return
             budget -= count
             if budget <= 0:
                 self._reactor.again(self._client.sock.fileno(), IN)
@@ -196,7 +204,7 @@ class HttpConnection:
 
     def _read_upstream(self) -> None:
         if self._busy:
-            self._put_off = True
+            self._upstream_later = True
             return
         budget = BYTES_A_TURN
         while self._open and not self._outlet.blocked and (upstream := self._upstream.current) is not None:
@@ -250,9 +258,11 @@ class HttpConnection:
                 self._do(self._todo.popleft())
         finally:
             self._busy = False
-        if self._put_off:
-            self._put_off = False
+        if self._client_later:
+            self._client_later = False
             self._read_client()
+        if self._upstream_later:
+            self._upstream_later = False
             self._read_upstream()
 
     def _do(self, event: on.Event) -> None:  # noqa: C901  one arm an event
@@ -336,7 +346,8 @@ class HttpConnection:
                 websocket=asked.facts.websocket,
             )
         )
-        self._read_client()
+        if self._unread:
+            self._read_client()
         if not upstream.used:
             self._read_upstream()  # what a new one said while it was reached raised its edge then
 

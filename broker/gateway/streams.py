@@ -1,13 +1,17 @@
 """Byte streams for the planes that read what passes: one interface for plain sockets and for TLS."""
 
 import contextlib
+import fcntl
 import socket
+import termios
 from collections.abc import Sequence
 from typing import Protocol
 
 from broker.gateway.relay import Joinable, reset
 
 type Piece = bytes | memoryview
+
+_NOTHING = bytes(4)  # an int of zero, as ioctl_list(2) FIONREAD fills it
 
 
 class Stream(Protocol):
@@ -23,6 +27,9 @@ class Stream(Protocol):
 
     def receive(self, view: memoryview) -> int:
         """Read into `view`; 0: the peer has ended its side cleanly."""
+
+    def is_drained(self) -> bool:
+        """Whether no octet waits behind those received: the next one raises an edge. An end may wait all the same."""
 
     def send(self, pieces: Sequence[Piece]) -> int:
         """Write as much as is taken now; the number of payload bytes."""
@@ -52,6 +59,9 @@ class PlainStream:
     def receive(self, view: memoryview) -> int:
         return self.sock.recv_into(view)
 
+    def is_drained(self) -> bool:
+        return is_empty(self.sock)
+
     def send(self, pieces: Sequence[Piece]) -> int:
         return self.sock.send(pieces[0]) if len(pieces) == 1 else self.sock.sendmsg(pieces)
 
@@ -66,26 +76,27 @@ class PlainStream:
         reset(self.sock)
 
 
+def is_empty(sock: socket.socket) -> bool:
+    """Whether the kernel holds no octet for a socket: a tenth of the price of a read that says EAGAIN."""
+    return fcntl.ioctl(sock, termios.FIONREAD, _NOTHING) == _NOTHING
+
+
 class Outlet:
     """What a stream has not taken yet. Pieces may be views of a shared buffer: what stays is copied."""
 
-    __slots__ = ("_pending", "_stream", "accepted")
+    __slots__ = ("_pending", "_stream", "accepted", "blocked")
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._pending: list[bytes] = []
         self.accepted = 0  # bytes put here so far, sent or not yet
-
-    @property
-    def blocked(self) -> bool:
-        """Whether something waits for the peer to read."""
-        return bool(self._pending)
+        self.blocked = False  # something waits for the peer to read
 
     def put(self, pieces: Sequence[Piece]) -> None:
         """Send, or keep for `flush`. Raises OSError when the stream is broken."""
         total = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         self.accepted += total
-        if self._pending:
+        if self.blocked:
             self._pending += [bytes(piece) for piece in pieces]
             return
         try:
@@ -110,6 +121,7 @@ class Outlet:
                 break
             rest = _after(rest, count)
         self._pending = [bytes(piece) for piece in rest]
+        self.blocked = bool(rest)
 
 
 def _after(pieces: Sequence[Piece], count: int) -> Sequence[Piece]:

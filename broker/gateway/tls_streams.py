@@ -20,10 +20,12 @@ JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
 class TlsStream:
     """An established TLS connection. See `streams.Stream`."""
 
-    __slots__ = ("sock",)
+    __slots__ = ("_read", "sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self.sock = sock
+        # What `recv_into` comes to, without its detours; the stubs know no buffer here, `ssl` documents it.
+        self._read: Callable[[int, memoryview], int] = sock.read  # type: ignore[assignment]
 
     @property
     def joinable(self) -> "JoinableTls":
@@ -33,8 +35,7 @@ class TlsStream:
         total, room = 0, min(len(view), GATHER)
         while total < room:
             try:
-                # What `recv_into` and `send` come to, without their detours.
-                count = self.sock.read(room - total, view[total:] if total else view)  # type: ignore[arg-type]
+                count = self._read(room - total, view[total:] if total else view)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 if total:
                     return total

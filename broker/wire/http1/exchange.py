@@ -60,7 +60,8 @@ class Exchange:
         self._limits = limits
         self._allow_connect = allow_connect
         self._client_closed = False
-        self._at = At.HEAD
+        self.at = At.HEAD
+        """Where the current request is."""
         self._waiting = b""  # an incomplete head, or octets of the client behind the message in work
         self._request: RequestHead | None = None
         self._body: BodyReader | None = None
@@ -68,25 +69,20 @@ class Exchange:
         self._keep_upstream = True
 
     @property
-    def at(self) -> At:
-        """Where the current request is."""
-        return self._at
-
-    @property
     def wants_client(self) -> bool:
         """Whether to read from the client: not while a verdict or a response is awaited (back pressure)."""
-        return (self._at is At.HEAD or self._at is At.BODY) and not self._client_closed
+        return (self.at is At.HEAD or self.at is At.BODY) and not self._client_closed
 
     @property
     def idle(self) -> bool:
         """Whether the connection is between requests, with nothing received of the next."""
-        return self._at is At.HEAD and self._waiting in _BLANK
+        return self.at is At.HEAD and self._waiting in _BLANK
 
     @property
     def awaits_continue(self) -> bool:
         """Whether the client may be holding back its body until it is told to go on (start the fall-back timer)."""
         relay = self._relay
-        if self._at is not At.BODY or relay is None or relay.head is not None or relay.continued:
+        if self.at is not At.BODY or relay is None or relay.head is not None or relay.continued:
             return False
         return self._request is not None and self._request.expect_continue
 
@@ -97,7 +93,7 @@ class Exchange:
 
     def client_data(self, data: bytes | memoryview) -> list[Event]:
         """Octets from the client."""
-        match self._at:
+        match self.at:
             case At.HEAD:
                 seen = len(self._waiting)
                 self._waiting = self._waiting + data if seen else bytes(data)
@@ -113,7 +109,7 @@ class Exchange:
     def client_end(self) -> list[Event]:
         """The client has closed its side. A whole request still gets its response (half-close)."""
         self._client_closed = True
-        match self._at:
+        match self.at:
             case At.HEAD:
                 return self._finish_client()
             case At.BODY:
@@ -136,15 +132,15 @@ class Exchange:
         self._relay = ResponseRelay(head, self._limits, websocket=websocket)
         body = reader_for(head.body, self._limits, CLIENT)
         if body is None or body.done:
-            self._at = At.SENT
+            self.at = At.SENT
             return [SendUpstream((out,)), RequestSent()]
         self._body = body
-        self._at = At.BODY
+        self.at = At.BODY
         events: list[Event] = [SendUpstream((out,))]
         begin, self._waiting = self._waiting, b""
         if begin:
             events += self._forward_request(memoryview(begin))
-        if self._client_closed and self._at is At.BODY:
+        if self._client_closed and self.at is At.BODY:
             events += self._cut_request(Refusal(CLIENT.cut, "closed inside a request body"))
         return events
 
@@ -154,7 +150,7 @@ class Exchange:
         What the client sent behind it was meant for after an allowed request: it is never executed.
         """
         self._judged()
-        self._at = At.OVER
+        self.at = At.OVER
         self._waiting = b""
         return [SendClient((response,)), CloseClient(linger=True)]
 
@@ -162,7 +158,7 @@ class Exchange:
         """Accept a judged CONNECT: what follows is opaque, and this object is done."""
         if self._judged().method != "CONNECT":
             raise RuntimeError("only CONNECT opens a tunnel")
-        self._at = At.OVER
+        self.at = At.OVER
         early, self._waiting = self._waiting, b""
         return [SendClient((_ESTABLISHED,)), Switched(client=early, upstream=b"")]
 
@@ -176,16 +172,16 @@ class Exchange:
     def upstream_data(self, data: bytes | memoryview) -> list[Event]:
         """Octets from the upstream of the current request."""
         relay = self._relay
-        if relay is None or self._request is None or self._at not in _RELAYING:
+        if relay is None or self._request is None or self.at not in _RELAYING:
             return [AbortUpstream(Reason.UPSTREAM_PROTOCOL, "octets that answer no request")]
-        last = not self._request.keep_alive or self._at is At.BODY or (self._client_closed and not self._waiting)
+        last = not self._request.keep_alive or self.at is At.BODY or (self._client_closed and not self._waiting)
         try:
             pieces = relay.feed(memoryview(data), last=last)
         except Refusal as refusal:
             return self.upstream_failed(refusal)
         events: list[Event] = [SendClient(pieces)] if pieces else []
         if relay.switched:
-            self._at = At.OVER
+            self.at = At.OVER
             early, self._waiting = self._waiting, b""
             events.append(Switched(client=early, upstream=relay.rest))
         elif relay.done:
@@ -194,7 +190,7 @@ class Exchange:
 
     def upstream_end(self, *, clean: bool = True) -> list[Event]:
         """The upstream has closed. `clean` is False after a reset, and for TLS without close_notify."""
-        if self._relay is None or self._at not in _RELAYING:
+        if self._relay is None or self.at not in _RELAYING:
             return []
         try:
             self._relay.end(clean=clean)
@@ -204,22 +200,22 @@ class Exchange:
 
     def upstream_failed(self, refusal: Refusal) -> list[Event]:
         """The upstream cannot be reached, broke its protocol or timed out: a cut, or a chance to answer."""
-        if self._at is At.HEAD or self._at is At.OVER:
+        if self.at is At.HEAD or self.at is At.OVER:
             return []
         events: list[Event] = []
         relay, request = self._relay, self._request
         if relay is not None:
             events.append(AbortUpstream(refusal.reason, refusal.detail))
         if self.answering:
-            self._at = At.OVER
+            self.at = At.OVER
             return [*events, AbortClient(refusal.reason, refusal.detail)]
         bodiless = request is not None and isinstance(request.body, NoBody) and request.method in _REPEATABLE
         self._relay = None
-        self._at = At.JUDGED
+        self.at = At.JUDGED
         return [*events, UpstreamFailed(refusal, repeatable=bodiless and relay is not None and not relay.heard)]
 
     def _judged(self) -> RequestHead:
-        if self._at is not At.JUDGED or self._request is None:
+        if self.at is not At.JUDGED or self._request is None:
             raise RuntimeError("no request awaits a verdict")
         return self._request
 
@@ -234,13 +230,13 @@ class Exchange:
         try:
             head = parse_request_head(self._waiting, self._limits, allow_connect=self._allow_connect)
         except Refusal as refusal:
-            self._at = At.OVER
+            self.at = At.OVER
             return [ClientRefused(refusal)]
         if head is None:
             return []
         self._waiting = self._waiting[head.length :]
         self._request = head
-        self._at = At.JUDGED
+        self.at = At.JUDGED
         return [Judge(head)]
 
     def _forward_request(self, data: memoryview) -> list[Event]:
@@ -252,7 +248,7 @@ class Exchange:
             return self._cut_request(refusal)
         events: list[Event] = [SendUpstream(fed.pieces)] if fed.pieces else []
         if fed.done:
-            self._at = At.SENT
+            self.at = At.SENT
             self._waiting = bytes(data[fed.consumed :])
             events.append(RequestSent())
         return events
@@ -260,7 +256,7 @@ class Exchange:
     def _cut_request(self, refusal: Refusal) -> list[Event]:
         """The request will never be whole: its upstream must not think so, and nothing behind it can be trusted."""
         answering = self.answering
-        self._at = At.OVER
+        self.at = At.OVER
         abort = AbortUpstream(refusal.reason, refusal.detail)
         if answering or self._client_closed:
             return [abort, AbortClient(refusal.reason, refusal.detail)]
@@ -269,26 +265,26 @@ class Exchange:
     def _finish_response(self, relay: ResponseRelay) -> list[Event]:
         if relay.head is None:
             raise RuntimeError("a response without a head")
-        whole = self._at is At.SENT
+        whole = self.at is At.SENT
         reusable = whole and self._keep_upstream and relay.reusable
         events: list[Event] = [ResponseEnded(relay.head.status, reusable=reusable)]
         self._relay = self._body = self._request = None
         if not relay.keep_client:
             # An early response: the rest of the request has nowhere to go, and no reading of it as a new one is safe.
             linger = not whole or bool(self._waiting)
-            self._at = At.OVER
+            self.at = At.OVER
             self._waiting = b""
             return [*events, CloseClient(linger=linger)]
-        self._at = At.HEAD
+        self.at = At.HEAD
         if self._waiting:
             events += self._next_request()
-        if self._client_closed and self._at is At.HEAD:
+        if self._client_closed and self.at is At.HEAD:
             events += self._finish_client()
         return events
 
     def _finish_client(self) -> list[Event]:
         """The client has closed and no whole request is left."""
-        self._at = At.OVER
+        self.at = At.OVER
         if self._waiting in _BLANK:
             return [CloseClient()]
         return [AbortClient(CLIENT.cut, "closed inside a request head")]
