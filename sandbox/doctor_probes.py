@@ -76,7 +76,10 @@ def _bridge() -> None:
         step = Step.CAPTURE if any(word in error.what for word in _CAPTURE_WORDS) else Step.VETH
         raise _Refused(step, error, None) from error
     except OSError as error:
-        raise _Refused(Step.LISTENERS, error, None) from error
+        reached = (
+            None if error.errno != errno.EPERM else _answer(lambda: os.setns(WRONG, os.CLONE_NEWNET)) == errno.EBADF
+        )
+        raise _Refused(Step.LISTENERS, error, reached) from error
 
 
 def _map_ids() -> None:

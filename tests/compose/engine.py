@@ -75,9 +75,11 @@ class Engine:
         """Run `docker`; what it printed. Raises EngineError."""
         return self._checked(self.run("docker", *words, given=given, seconds=seconds), words)
 
-    def compose(self, *words: str, seconds: float = 120, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-        """Run `docker-compose` in the project's directory."""
-        done = self.run("docker-compose", *words, directory="/run/project", seconds=seconds)
+    def compose(
+        self, *words: str, settings: Sequence[str] = (), seconds: float = 120, check: bool = True
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run `docker-compose` in the project's directory. `settings`: variables that its files name, "NAME=VALUE"."""
+        done = self.run("env", *settings, "docker-compose", *words, directory="/run/project", seconds=seconds)
         if check:
             self._checked(done, words)
         return done

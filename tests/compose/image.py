@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -68,5 +69,6 @@ def import_base(engine: Engine, tree: Path) -> None:
 
 def build(engine: Engine, *options: str) -> None:
     """Build the image with Compose from /run/project, as the documentation says, without the Python index."""
-    arguments = ["--build-arg", f"BASE={BASE}", "--build-arg", "OFFLINE=yes"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    arguments = ["--build-arg", f"BASE={BASE}", "--build-arg", "OFFLINE=yes", "--build-arg", f"VERSION={version}"]
     engine.compose("build", *arguments, *options, "broker", seconds=400)
