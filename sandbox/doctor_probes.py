@@ -37,12 +37,12 @@ type _Try = Callable[[], None]
 
 def try_namespaces() -> Attempt | None:
     """Everything that a sandbox without a network is made of; the first refusal, or None."""
-    return _in_child(_namespaces)
+    return _in_child(_namespaces, Step.USER_NAMESPACE)
 
 
 def try_bridge() -> Attempt | None:
     """A bridge, a sandbox's network namespace, and the cable between them; the first refusal, or None."""
-    return _in_child(_bridge)
+    return _in_child(_bridge, Step.NETWORK_NAMESPACE)
 
 
 def _namespaces() -> None:
@@ -76,9 +76,7 @@ def _bridge() -> None:
         step = Step.CAPTURE if any(word in error.what for word in _CAPTURE_WORDS) else Step.VETH
         raise _Refused(step, error, None) from error
     except OSError as error:
-        reached = (
-            None if error.errno != errno.EPERM else _answer(lambda: os.setns(WRONG, os.CLONE_NEWNET)) == errno.EBADF
-        )
+        reached = _reaches_setns() if error.errno == errno.EPERM else None
         raise _Refused(Step.LISTENERS, error, reached) from error
 
 
@@ -142,6 +140,10 @@ def _reaches_sethostname() -> bool:
     return _answer(lambda: _checked(_libc.sethostname(b"", ctypes.c_size_t(1 << 20)), "")) == errno.EINVAL
 
 
+def _reaches_setns() -> bool:
+    return _answer(lambda: _checked(_libc.setns(WRONG, os.CLONE_NEWNET), "")) == errno.EBADF
+
+
 def _reaches_pivot_root() -> bool:
     number, nowhere = ctypes.c_long(_PIVOT_ROOT[os.uname().machine]), ctypes.c_void_p(WRONG)
     return _answer(lambda: _checked(_libc.syscall(number, nowhere, nowhere), "")) == errno.EFAULT
@@ -203,8 +205,8 @@ def _step(step: Step, attempt: _Try) -> None:
         raise _Refused(step, error, ask() if ask is not None and denied else None) from error
 
 
-def _in_child(body: Callable[[], None]) -> Attempt | None:
-    """Run `body` in a child; what it was refused. A child that dies without a word is a refusal as well."""
+def _in_child(body: Callable[[], None], first: Step) -> Attempt | None:
+    """Run `body` in a child; what it was refused. One that dies without a word is a refusal of the `first` step."""
     global _IDS
     _IDS = (os.geteuid(), os.getegid())
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -226,7 +228,7 @@ def _in_child(body: Callable[[], None]) -> Attempt | None:
             detail=found["detail"],
         )
     if status != 0:
-        return Attempt(step=Step.USER_NAMESPACE, error=errno.EIO, detail=f"the attempt ended with status {status}")
+        return Attempt(step=first, error=errno.EIO, detail=f"the attempt ended with status {status}")
     return None
 
 
@@ -256,7 +258,9 @@ def _continue_in_child(body: Callable[[], None]) -> None:
     os.close(writer)
     with os.fdopen(reader, "rb") as report:
         told = report.read()
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    if not told and status != 0:
+        raise OSError(errno.EIO, f"the first process of a pid namespace ended with status {status}")
     if told:
         found = json.loads(told)
         error = OSError(found["error"], found["detail"])

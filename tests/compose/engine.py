@@ -129,7 +129,7 @@ def start_engine(tree: Path, work: Path, project: Path, *, network: bool = False
     """Start an engine whose data lies in `work`, and end it with everything that it made but the data.
 
     `project` is shown to it as /run/project. `network`: on the machine's own network, for building; else on none but
-    its own bridges.
+    its own bridges. After building it may put its data in order; else they are of no use to anybody any more.
     """
     group = f"/wicketgate-test-{os.getpid()}"
     (work / "data").mkdir(exist_ok=True)
@@ -148,7 +148,8 @@ def start_engine(tree: Path, work: Path, project: Path, *, network: bool = False
     try:
         engine = _await(outer, work, log)
         yield engine
-        _end(engine)
+        if network:
+            _end(engine)
     finally:
         outer.kill()
         outer.wait()

@@ -97,7 +97,7 @@ def test_what_the_containers_really_are(stack: Stack) -> None:
             assert not masked
             assert "ro" in seen["/run/wicketgate"]
         else:
-            assert {"/proc/sys", "/proc/sysrq-trigger"} <= masked
+            assert "/proc/sys" in masked
         allowed = {"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/tmp", "/etc/hosts", "/etc/hostname"}
         allowed |= {"/etc/resolv.conf", "/workspaces", "/run/wicketgate-runner", "/var/lib/wicketgate-runner"}
         allowed |= {"/run/wicketgate", "/var/lib/wicketgate"}
