@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 
 from certs.errors import UnusableNameError
 
@@ -54,11 +55,19 @@ def is_address(host: str) -> bool:
 
 
 @cache
+def read_suffixes() -> str:
+    """The text of the Public Suffix List. Called ahead where it may not be readable later."""
+    import publicsuffixlist  # noqa: PLC0415
+
+    return Path(publicsuffixlist.__file__).with_name("public_suffix_list.dat").read_text("utf-8")
+
+
+@cache
 def _icann_suffixes() -> Callable[[str], bool]:
     from publicsuffixlist import PublicSuffixList  # noqa: PLC0415  (50 ms that only a wildcard certificate costs)
 
     # The registries' section only: `*.github.io` is a certificate that its owner may hold, `*.co.uk` is nobody's.
-    return PublicSuffixList(only_icann=True).is_public
+    return PublicSuffixList(read_suffixes(), only_icann=True).is_public
 
 
 def is_registry_suffix(name: str) -> bool:

@@ -7,7 +7,7 @@ windows that we grant.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import h2.exceptions
 
@@ -16,8 +16,19 @@ from broker.gateway.records import About
 from broker.policy.decide import Allowed
 from broker.wire.http2.fields import Field, Request
 
-if TYPE_CHECKING:
-    from broker.gateway.h2_upstream import UpstreamLink
+
+class Link(Protocol):
+    """The connection to the upstream that an exchange is on."""
+
+    @property
+    def frames(self) -> Frames:
+        """Its frames."""
+
+    def reset(self, exchange: "H2Exchange", code: int) -> None:
+        """Tell the upstream that nobody waits for it any more."""
+
+    def forget(self, exchange: "H2Exchange") -> None:
+        """The exchange is over."""
 
 
 @dataclass(slots=True)
@@ -83,7 +94,7 @@ class H2Exchange:
     allowed: Allowed
     up: Way = field(default_factory=Way)
     down: Way = field(default_factory=Way)
-    link: "UpstreamLink | None" = None
+    link: Link | None = None
     upstream_id: int = 0
     status: int = 0
     interim: int = 0  # responses before the final one

@@ -17,6 +17,7 @@ from broker.gateway.attach import AttachConnection
 from broker.gateway.broker import Broker
 from broker.gateway.inspector import Inspector
 from broker.gateway.resolve import Resolver, make_absolute
+from certs.names import read_suffixes
 from certs.store import authority_directory
 
 LOADED_LATER = (
@@ -39,7 +40,8 @@ def preload() -> None:
     if not (_is_public(Path(__file__)) and _is_public(Path(ssl.__file__))):
         for module in LOADED_RARELY:
             importlib.import_module(module)
-    "example".encode("idna")  # `ssl` wants this codec; once found, a codec stays
+        read_suffixes()
+    "\u00e4".encode("idna")  # `ssl` and the suffix list want this codec and punycode's; once found, a codec stays
 
 
 def _is_public(file: Path) -> bool:
@@ -53,6 +55,10 @@ def serve_one(connection: socket.socket, settings: Settings) -> None:
     raise_descriptors()
     make_absolute()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # As Python has them at its start, which whoever forked this process has undone: without it a peer that resets
+    # its connection, or a full disk, would end the broker and every session with it.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(connection, settings))
 
