@@ -17,12 +17,14 @@ from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
 from sandbox.construct import Built, Ground, build
 from sandbox.errors import Code, LaunchError
+from sandbox.host import find_command
 from sandbox.launch import Entry, enter
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights
 from sandbox.spec import Authority, Call, Network, SandboxSpec, Terminal
 from sandbox.supervise import signal_command
 
+NOT_EXECUTED = 127
 GRACE = 0.5  # seconds between the polite and the final signal
 
 
@@ -58,8 +60,9 @@ class Live:
 
     def stop(self) -> None:
         """Kill everything in it, now."""
-        self.stopped = True
-        self.child.kill()
+        if not self.child.ended.done():
+            self.stopped = True
+            self.child.kill()
 
     async def close(self) -> int:
         """Stop it, and wait until it is undone."""
@@ -95,6 +98,8 @@ class Live:
         status = self.built.launched.status_fd
         self.started = b'"exit-code"' in os.read(status, 4096)
         os.close(status)
+        if not self.started and not self.stopped and code == 1:
+            code = NOT_EXECUTED  # bubblewrap's own word; what it said is on the command's standard error
         try:
             self.findings = self.built.settle()
         finally:
@@ -108,6 +113,8 @@ async def open_live(
     workshop: Workshop, command: Command, rights: Rights, *, stdio: Mapping[int, int], terminal: Terminal | None = None
 ) -> Live:
     """Build a sandbox and start its command. Raises LaunchError; then nothing was executed and nothing is left."""
+    if "/" not in command.argv[0]:
+        find_command(command.argv[0], None)  # a path is the sandbox's to resolve: its links are the payload's
     identity = secrets.token_hex(8)
     cable = await _cable(workshop, identity, rights)
     try:

@@ -102,7 +102,11 @@ async def run_alone(workshop: Workshop, command: Command, rights: Rights, emit: 
     finally:
         await _finish(live.close())
     return Result(
-        code=code, timed_out=timed_out, dropped=streams.budget.dropped, set_aside=live.findings, session_ended=False
+        code=code if timed_out else live.done.result(),
+        timed_out=timed_out,
+        dropped=streams.budget.dropped,
+        set_aside=live.findings,
+        session_ended=False,
     )
 
 
