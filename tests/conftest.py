@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.origins.process import HttpsOrigin, NameServer, Origin, start_git, start_grpc, start_https, start_names, start_websocket
+from tests.origins.process import (
+    HttpsOrigin,
+    NameServer,
+    Origin,
+    start_git,
+    start_grpc,
+    start_https,
+    start_names,
+    start_websocket,
+)
 
 NO_SKIP = "WICKETGATE_NO_SKIP"
 COUNTS = "WICKETGATE_TEST_COUNTS"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.authority import OVERLAP, RENEW_BEFORE, CertificateAuthority
@@ -42,6 +43,8 @@ def test_the_whole_profile_of_the_root(directory: Path) -> None:
     assert {attribute.oid for attribute in root.subject} == {NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME}
     found = {type(e.value): (e.critical, e.value) for e in root.extensions}
     key_id = x509.SubjectKeyIdentifier.from_public_key(root.public_key())
+    public = root.public_key()
+    assert isinstance(public, EllipticCurvePublicKey)
     assert found == {
         x509.BasicConstraints: (True, x509.BasicConstraints(ca=True, path_length=PATH_LENGTH)),
         x509.KeyUsage: (
@@ -50,7 +53,7 @@ def test_the_whole_profile_of_the_root(directory: Path) -> None:
         ),
         x509.ExtendedKeyUsage: (False, x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])),
         x509.SubjectKeyIdentifier: (False, key_id),
-        x509.AuthorityKeyIdentifier: (False, x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key())),
+        x509.AuthorityKeyIdentifier: (False, x509.AuthorityKeyIdentifier.from_issuer_public_key(public)),
     }
     root.verify_directly_issued_by(root)
 

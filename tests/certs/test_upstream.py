@@ -262,8 +262,8 @@ def test_without_one_the_failure_says_what_is_missing(version: ssl.TLSVersion) -
                 continue
             except ssl.SSLError as error:
                 said.append((step, error))
-    error = next(error for step, error in said if step != theirs.do_handshake)
-    failure = classify_upstream(error, HOST)
+    ours_said = next(told for step, told in said if step != theirs.do_handshake)
+    failure = classify_upstream(ours_said, HOST)
     if version is ssl.TLSVersion.TLSv1_3:
         assert failure.fault is Fault.CLIENT_CERTIFICATE
         assert failure.text == f"{HOST} asks for a client certificate"

@@ -44,7 +44,7 @@ def wicketgate(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes
     options = {"capture_output": True, "timeout": 60, "check": False, "stdin": subprocess.DEVNULL} | options
     if "input" in options:
         del options["stdin"]
-    return subprocess.run([*FRONT, *words], **options)  # noqa: PLW1510  `check` is among them
+    return subprocess.run([*FRONT, *words], **options)  # type: ignore[return-value]  # noqa: PLW1510  `check` is there
 
 
 def inside(script: str, *words: str, **options: Any) -> str:
@@ -56,7 +56,7 @@ def inside(script: str, *words: str, **options: Any) -> str:
 
 def start(*words: str, **options: Any) -> "subprocess.Popen[bytes]":
     """Start a run and do not wait."""
-    return subprocess.Popen([*FRONT, *words], **({"stdin": subprocess.DEVNULL} | options))
+    return subprocess.Popen([*FRONT, *words], **({"stdin": subprocess.DEVNULL} | options))  # type: ignore[return-value]
 
 
 @contextmanager

@@ -10,9 +10,10 @@ import json
 import os
 import signal
 import sys
+from typing import Any
 
 
-def argument(value, keep):
+def argument(value: str | int, keep: list[object]) -> ctypes.c_long:
     if value == "null":
         return ctypes.c_long(0)
     if isinstance(value, int):
@@ -23,9 +24,9 @@ def argument(value, keep):
     return ctypes.c_long(ctypes.addressof(buffer))
 
 
-def call(number, values):
+def call(number: int, values: list[str | int]) -> str:
     """The errno's name, or "ok"."""
-    keep = []
+    keep: list[object] = []
     words = [argument(value, keep) for value in values]
     libc = ctypes.CDLL(None, use_errno=True)
     me = os.getpid()
@@ -36,7 +37,7 @@ def call(number, values):
     return "ok" if result != -1 else errno.errorcode.get(code, str(code))
 
 
-def probe(row):
+def probe(row: dict[str, Any]) -> str:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

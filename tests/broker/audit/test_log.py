@@ -151,7 +151,10 @@ async def test_an_event_loop_goes_on_during_a_sync(directory: Path) -> None:
 def test_sync_signs_when_a_checkpoint_is_due_and_there_is_something_to_sign(directory: Path) -> None:
     clock = Clock()
     log = AuditLog.open(directory, settings=LogSettings(monotonic=clock, checkpoint_seconds=60))
-    events = lambda: [json.loads(line).get("event", "") for line in lines(directory)]  # noqa: E731
+
+    def events() -> list[str]:
+        return [json.loads(line).get("event", "") for line in lines(directory)]
+
     log.append(decision())
     log.sync()
     assert events() == ["opened", ""]

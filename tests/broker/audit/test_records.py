@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -41,7 +42,7 @@ def test_the_line_holds_what_was_said_and_nothing_else() -> None:
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, TEXT)))
-def test_any_text_becomes_one_bounded_printable_line(texts: dict[str, str]) -> None:
+def test_any_text_becomes_one_bounded_printable_line(texts: dict[str, Any]) -> None:
     body = encode_record(Record(kind=Kind.DECISION, **texts))
     assert b"\n" not in body
     assert b"\r" not in body
@@ -55,7 +56,8 @@ def test_any_text_becomes_one_bounded_printable_line(texts: dict[str, str]) -> N
 
 @pytest.mark.parametrize("name", sorted(LIMITS))
 def test_a_limit_holds_for_plain_text_too(name: str) -> None:
-    body = encode_record(Record(kind=Kind.DECISION, **{name: "a b/" * 5000}))
+    texts: dict[str, Any] = {name: "a b/" * 5000}
+    body = encode_record(Record(kind=Kind.DECISION, **texts))
     assert len(json.loads(body)[name]) == LIMITS[name]
 
 
@@ -70,7 +72,8 @@ def test_a_limit_holds_for_plain_text_too(name: str) -> None:
     ],
 )
 def test_secrets_do_not_reach_the_line(field: str, value: str, secret: str) -> None:
-    assert secret.encode() not in encode_record(Record(kind=Kind.DECISION, **{field: value}))
+    texts: dict[str, Any] = {field: value}
+    assert secret.encode() not in encode_record(Record(kind=Kind.DECISION, **texts))
 
 
 def test_ids_are_kept_whatever_they_look_like() -> None:
@@ -99,7 +102,13 @@ def test_plain_fields_are_checked(fields: dict[str, object]) -> None:
 
 
 def test_plain_fields_make_the_same_record() -> None:
-    fields = {"kind": "decision", "plane": "dns", "verdict": "deny", "reason": "special_name", "authority": "wpad"}
+    fields: dict[str, object] = {
+        "kind": "decision",
+        "plane": "dns",
+        "verdict": "deny",
+        "reason": "special_name",
+        "authority": "wpad",
+    }
     assert record_from(fields) == Record(
         kind=Kind.DECISION, plane=Plane.DNS, verdict=Verdict.DENY, reason=Reason.SPECIAL_NAME, authority="wpad"
     )

@@ -233,7 +233,9 @@ class _Served:
         self.streams: dict[int, Seen] = {}
         self.changed = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
-        codes = {h2.settings.SettingCodes[name]: value for name, value in settings.items()}
+        codes: dict[h2.settings.SettingCodes | int, int] = {
+            h2.settings.SettingCodes[name]: value for name, value in settings.items()
+        }
         self.h2.local_settings.update(codes)
         self.h2.local_settings.acknowledge()
 

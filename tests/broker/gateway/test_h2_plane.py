@@ -5,6 +5,7 @@ import tomllib
 from typing import Any
 
 import pytest
+from hyperframe.frame import WindowUpdateFrame
 
 from tests.broker.gateway.h2_peers import (
     HOST,
@@ -143,7 +144,7 @@ async def test_bodies_and_trailers_are_exact_both_ways(world: World) -> None:
 
 
 def _granted(client: Client) -> int:
-    grants = [f for f in client.frames if f.type == 8]
+    grants = [frame for frame in client.frames if isinstance(frame, WindowUpdateFrame)]
     stream = sum(f.window_increment for f in grants if f.stream_id == 1) + 256 * 1024 - 65535
     return min(stream, sum(f.window_increment for f in grants if f.stream_id == 0))
 
@@ -324,5 +325,5 @@ async def test_windows_bound_what_waits(world: World) -> None:
         assert answered.body == b"beside it"
         (session,) = broker.sessions.values()
         (connection,) = session._connections
-        waiting = sum(len(piece) for one in connection._exchanges.values() for piece in one.down.waiting)  # type: ignore[attr-defined]
+        waiting = sum(len(piece) for one in connection._exchanges.values() for piece in one.down.waiting)  # type: ignore[attr-defined,misc]
         assert 0 < waiting <= 256 * 1024

@@ -27,7 +27,7 @@ def test_every_problem_is_found_at_once_with_its_line_and_cure(case: dict[str, A
     with pytest.raises(PolicyError) as caught:
         parse_policy(case["text"].removeprefix("\n"), source="policy.toml")
     problems = [problem for problem in caught.value.problems if problem.severity is Severity.ERROR]
-    found = [[problem.line, problem.found, problem.suggestion or ""] for problem in problems]
+    found: list[list[Any]] = [[problem.line, problem.found, problem.suggestion or ""] for problem in problems]
     expected = case["problems"]
     assert [[line, cure] for line, _, cure in sorted(found)] == [[line, cure] for line, _, cure in sorted(expected)]
     for line, words, cure in expected:
@@ -182,7 +182,7 @@ def test_each_limit_has_a_default_in_its_range_and_can_be_set() -> None:
             with pytest.raises(PolicyError, match=name):
                 parse_policy(f"version = 1\nlimits.{name} = {wrong:f}", source="x")
             with pytest.raises(Mistake, match=name):
-                Limits(**{name: wrong})
+                Limits(**{name: wrong})  # type: ignore[arg-type]
 
 
 def test_the_limits_of_the_design() -> None:

@@ -1,12 +1,10 @@
 """Explanations: the sentence says the verdict, and the change that is named really turns it."""
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from msgspec import structs
 
 from broker.policy.decide import Allowed, decide

@@ -210,11 +210,14 @@ def test_a_budget_of_n_allows_exactly_n(budget: str, counter: str, spend: Spend)
 
 @pytest.mark.parametrize("counter", ["bytes_up", "bytes_down"])
 def test_bytes_are_exact_and_cut_what_is_open(counter: str) -> None:
+    def used(number: int) -> Usage:
+        return replace(Usage(), **{counter: number})  # type: ignore[arg-type]
+
     issued = grant(**{counter: 1000})
-    assert check_budget(issued, Usage(**{counter: 999}), 0.0, Spend.REQUEST) is None
-    assert check_budget(issued, Usage(**{counter: 1000}), 0.0) is None
-    assert check_budget(issued, Usage(**{counter: 1000}), 0.0, Spend.CONNECTION) is Reason.GRANT_EXHAUSTED
-    assert check_budget(issued, Usage(**{counter: 1001}), 0.0) is Reason.GRANT_EXHAUSTED
+    assert check_budget(issued, used(999), 0.0, Spend.REQUEST) is None
+    assert check_budget(issued, used(1000), 0.0) is None
+    assert check_budget(issued, used(1000), 0.0, Spend.CONNECTION) is Reason.GRANT_EXHAUSTED
+    assert check_budget(issued, used(1001), 0.0) is Reason.GRANT_EXHAUSTED
 
 
 def test_a_budget_of_zero_allows_none() -> None:
