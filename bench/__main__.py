@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from bench.inspecting import INSPECTING
 from bench.measures import MEASURES, Measure, Unit, take
 from bench.origins import Origins, start_origins
-from bench.ours import OURS
+from bench.ours import OURS, UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.processes import ROOT, cores
 from bench.report import print_goals, print_measure, write_document
@@ -27,8 +28,7 @@ from bench.start_time import measure_starts
 from bench.subjects import Place, Running, Subject
 
 RESULTS: Final = ROOT / "bench" / "results"
-SUBJECTS: Final = (DIRECT, *PEERS, *OURS)
-REFERENCE: Final = "Squid"
+SUBJECTS: Final = (DIRECT, *PEERS, *INSPECTING, *OURS, UNLOGGED)
 QUIET: Final = 0.7
 # A namespace of our own: ports in TIME_WAIT may be taken again, and there are enough of them.
 SETTINGS: Final = {
@@ -107,17 +107,24 @@ def sample_into(row: Row, measure: Measure, running: Running | str, origins: Ori
 
 
 def run_rounds(
-    options: argparse.Namespace, found: dict[str, Running | str], origins: Origins, console: Console
+    options: argparse.Namespace,
+    wanted: Sequence[Subject],
+    found: dict[str, Running | str],
+    origins: Origins,
+    console: Console,
 ) -> Table:
     measures = [measure for measure in MEASURES if measure.key in options.only]
-    table: Table = {measure.key: {name: Row() for name in found} for measure in measures}
-    names = list(found)
+    table: Table = {
+        measure.key: {one.name: Row() for one in wanted if one.takes_part(measure.kind, inspection=measure.inspection)}
+        for measure in measures
+    }
     for number in range(options.rounds):
         for measure in measures:
             console.print(f"round {number + 1} of {options.rounds}: {measure.title}", style="dim")
             # A proxy keeps the memory of tunnels that have ended for the next ones: only the first round tells.
             if measure.unit is Unit.KILOBYTES and number > 0:
                 continue
+            names = list(table[measure.key])
             turned = names[number % len(names) :] + names[: number % len(names)]
             for name in turned:
                 sample_into(table[measure.key][name], measure, found[name], origins, options.seconds)
@@ -151,7 +158,7 @@ def main() -> None:
         origin_directory.mkdir()
         origins = started.enter_context(start_origins(origin_directory, core=load_core))
         found = start_subjects(wanted, directory, origins, started, console)
-        table = run_rounds(options, found, origins, console)
+        table = run_rounds(options, wanted, found, origins, console)
         workspace = directory / "start"
         workspace.mkdir()
         if options.starts:
@@ -162,7 +169,7 @@ def main() -> None:
 def show(console: Console, options: argparse.Namespace, table: Table, wanted: Sequence[Subject]) -> None:
     measures = [measure for measure in MEASURES if measure.key in table]
     for measure in measures:
-        print_measure(console, measure.title, measure.unit, table[measure.key], reference=REFERENCE)
+        print_measure(console, measure.title, measure.unit, table[measure.key], reference=measure.reference)
     if "start" in table:
         print_measure(console, "time to run `true`", Unit.MICROSECONDS, table["start"], reference="bwrap")
     ours = [*(subject.name for subject in wanted if subject.ours), "wicketgate run"]

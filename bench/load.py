@@ -26,6 +26,7 @@ from typing import Any
 BLOCK = 16 << 20  # the bulk stream repeats this many seeded bytes
 SEED = 20
 PIECE = 1 << 20
+FILES = {"block": BLOCK, "large": 200_000_000, "small": 1_000_000}  # the block, repeated or cut, behind these paths
 EDGE = 64  # bytes compared at either end of each piece received
 GREETING = b"bench\n"  # what the greeting origin answers to a ClientHello, before it closes
 
@@ -89,7 +90,14 @@ class Target:
         authority = f"{self.host}:{self.port}"
         self.connect = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode() if proxy else b""
         self.hello = client_hello(self.name)
-        self.tls = ssl.create_default_context(cadata=order["cacert"]) if order.get("cacert") else None
+        self.tls = self._trust(order)
+
+    @staticmethod
+    def _trust(order: dict[str, Any]) -> ssl.SSLContext | None:
+        """The origin's authority, the proxy's own, or what the environment trusts (inside a sandbox: the trust kit)."""
+        if order.get("trust") == "system":
+            return ssl.create_default_context()
+        return ssl.create_default_context(cadata=order["cacert"]) if order.get("cacert") else None
 
 
 class Loop:
@@ -224,12 +232,13 @@ def stream(target: Target, loop: Loop, expected: bytes) -> Steps:
         yield AGAIN
 
 
-def compare(expected: bytes, offset: int, size: int) -> int:
-    """Compare both ends of the piece in BUFFER with the block at `offset`; the offset behind it, within the block."""
+def compare(expected: bytes, offset: int, size: int, start: int = 0) -> int:
+    """Compare both ends of BUFFER[start:start+size] with the block at `offset`; the offset behind it, in the block."""
     edge = min(EDGE, size)
     for at in (0, size - edge):
         place = (offset + at) % BLOCK
-        if place + edge <= BLOCK and BUFFER[at : at + edge] != expected[place : place + edge]:
+        here = start + at
+        if place + edge <= BLOCK and BUFFER[here : here + edge] != expected[place : place + edge]:
             raise WrongBytesError(f"byte {offset + at} of the stream differs")
     return (offset + size) % BLOCK
 
@@ -277,6 +286,19 @@ def read_answer(sock: socket.socket) -> Generator[Any, None, bytes]:
     return body
 
 
+def read_head(sock: socket.socket) -> Generator[Any, None, bytes]:
+    """Read past the head of a response; what came behind it."""
+    head = b""
+    while (end := head.find(b"\r\n\r\n")) < 0:
+        piece = yield from receive(sock)
+        if not piece:
+            raise WrongBytesError(f"closed within the head {head[:80]!r}")
+        head += piece
+    if b" 200 " not in head[:16]:
+        raise WrongBytesError(f"answered {head[:80]!r}")
+    return head[end + 4 :]
+
+
 def ask(target: Target, loop: Loop, *, once: bool) -> Steps:
     """GET / over TLS, again and again on one connection, or once on each."""
     begin = time.perf_counter()
@@ -295,19 +317,17 @@ def ask(target: Target, loop: Loop, *, once: bool) -> Steps:
             return
 
 
-def download(target: Target, loop: Loop, expected: bytes) -> Steps:
-    """GET /block over TLS, again and again on one connection."""
+def download(target: Target, loop: Loop, expected: bytes, file: str) -> Steps:
+    """GET one of FILES over TLS, again and again on one connection."""
     sock = yield from secured(target, loop)
-    request = f"GET /block HTTP/1.1\r\nHost: {target.name}:{target.port}\r\n\r\n".encode()
+    request = f"GET /{file} HTTP/1.1\r\nHost: {target.name}:{target.port}\r\n\r\n".encode()
     while True:
         yield from send_all(sock, request)
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            piece = yield from receive(sock, 1)
-            if not piece:
-                raise WrongBytesError(f"closed within the head {head[:80]!r}")
-            head += piece
-        left, offset = BLOCK, 0
+        begin = yield from read_head(sock)
+        BUFFER[: len(begin)] = begin
+        offset = compare(expected, 0, len(begin)) if begin else 0
+        loop.bytes += len(begin)
+        left = FILES[file] - len(begin)
         while left:
             try:
                 size = sock.recv_into(BUFFER[: min(PIECE, left)])
@@ -323,14 +343,15 @@ def download(target: Target, loop: Loop, expected: bytes) -> Steps:
 
 
 def scenario(kind: str, target: Target) -> Callable[[Loop], Steps]:
-    expected = block() if kind in ("stream", "download") else b""
+    verb, _, file = kind.partition(" ")
+    expected = block() if verb in ("stream", "download") else b""
     return {
         "greet": lambda loop: greet(target, loop),
         "stream": lambda loop: stream(target, loop, expected),
         "ask": lambda loop: ask(target, loop, once=False),
         "ask-new": lambda loop: ask(target, loop, once=True),
-        "download": lambda loop: download(target, loop, expected),
-    }[kind]
+        "download": lambda loop: download(target, loop, expected, file),
+    }[verb]
 
 
 def perform(order: dict[str, Any]) -> dict[str, Any]:
@@ -363,10 +384,27 @@ class Held:
                 sock.sendall(target.connect)
                 if b" 200 " not in sock.recv(4096)[:16]:
                     raise WrongBytesError("the proxy refused a tunnel")
+            self.sockets[-1] = self._reach(target, sock, secure=order.get("secure", False))
+        return {"held": len(self.sockets)}
+
+    @staticmethod
+    def _reach(target: Target, sock: socket.socket, *, secure: bool) -> socket.socket:
+        """Hear one byte of the raw origin, or have one request answered inside TLS."""
+        if not secure:
             sock.sendall(target.hello)
             if sock.recv(1) != b"b":
                 raise WrongBytesError("the origin was not reached")
-        return {"held": len(self.sockets)}
+            return sock
+        assert target.tls is not None
+        inside = target.tls.wrap_socket(sock, server_hostname=target.name)
+        inside.sendall(f"GET / HTTP/1.1\r\nHost: {target.name}:{target.port}\r\n\r\n".encode())
+        got = b""
+        while not got.endswith(GREETING):
+            piece = inside.recv(4096)
+            if not piece:
+                raise WrongBytesError(f"closed after {got[:80]!r}")
+            got += piece
+        return inside
 
     def release(self, _: dict[str, Any]) -> dict[str, Any]:
         for sock in self.sockets:

@@ -1,4 +1,4 @@
-"""What is measured of a tunnel, and one sample of it."""
+"""What is measured of tunnels and of inspection, and one sample of it."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +33,12 @@ class Measure:
     origin: str
     concurrency: int
     unit: Unit
+    inspection: bool = False  # a question to those that look into TLS, not to those that join streams
+
+    @property
+    def reference(self) -> str:
+        """The peer that the others are compared with."""
+        return "Squid ssl_bump" if self.inspection else "Squid"
 
     @property
     def less_is_better(self) -> bool:
@@ -104,7 +110,7 @@ MEASURES: Final = (
     Measure(
         key="bulk-tls",
         title="TLS bulk, 8 streams",
-        kind="download",
+        kind="download block",
         origin="https",
         concurrency=8,
         unit=Unit.MEGABYTES,
@@ -124,6 +130,69 @@ MEASURES: Final = (
         origin="greet",
         concurrency=1,
         unit=Unit.MICROSECONDS,
+    ),
+    Measure(
+        key="inspect-memory",
+        title=f"memory of one inspected connection, {HELD} held",
+        kind="hold",
+        origin="https",
+        concurrency=HELD,
+        unit=Unit.KILOBYTES,
+        inspection=True,
+    ),
+    Measure(
+        key="inspect-kept",
+        title="inspected kept-alive requests",
+        kind="ask",
+        origin="https",
+        concurrency=32,
+        unit=Unit.REQUESTS,
+        inspection=True,
+    ),
+    Measure(
+        key="inspect-new",
+        title="new inspected connections, one request each",
+        kind="ask-new",
+        origin="https",
+        concurrency=32,
+        unit=Unit.CONNECTIONS,
+        inspection=True,
+    ),
+    Measure(
+        key="inspect-bulk-1",
+        title="inspected bulk, one body of 200 MB",
+        kind="download large",
+        origin="https",
+        concurrency=1,
+        unit=Unit.MEGABYTES,
+        inspection=True,
+    ),
+    Measure(
+        key="inspect-bulk-8",
+        title="inspected bulk, 8 x 1 MB",
+        kind="download small",
+        origin="https",
+        concurrency=8,
+        unit=Unit.MEGABYTES,
+        inspection=True,
+    ),
+    Measure(
+        key="inspect-wait-kept",
+        title="median time of an inspected kept-alive request, 1 client",
+        kind="ask",
+        origin="https",
+        concurrency=1,
+        unit=Unit.MICROSECONDS,
+        inspection=True,
+    ),
+    Measure(
+        key="inspect-wait-new",
+        title="median time of a new inspected connection, 1 client",
+        kind="ask-new",
+        origin="https",
+        concurrency=1,
+        unit=Unit.MICROSECONDS,
+        inspection=True,
     ),
 )
 
@@ -154,7 +223,8 @@ def take(measure: Measure, subject: Running, origins: Origins, seconds: float) -
 def _memory(measure: Measure, subject: Running, origins: Origins) -> Sample:
     """The growth of the proxy's memory, divided by the tunnels held."""
     before = subject.cost().memory
-    subject.tell("hold", _port(measure, origins), count=measure.concurrency)
+    order = {"count": measure.concurrency, "secure": measure.inspection, "cacert": origins.cacert.read_text()}
+    subject.tell("hold", _port(measure, origins), **order)
     growth = subject.cost().memory - before
     subject.tell("release", _port(measure, origins))
     return Sample(value=growth / measure.concurrency / 1024, cpu=None)

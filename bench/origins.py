@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.load import GREETING, block
+from bench.load import FILES, GREETING, block
 from bench.processes import free_port, python_module, running, wait_for_port
 from tests.origins.certificates import make_certificates
 
@@ -60,6 +60,7 @@ class Origins:
     bulk: int
     hold: int
     cacert: Path
+    leaf: Path  # certificate and key in one PEM file, as every origin shows it
 
     @property
     def all_tls_ports(self) -> tuple[int, ...]:
@@ -71,8 +72,14 @@ class Origins:
 def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
     """Make certificates and files, start both programs, wait until they serve."""
     make_certificates(directory, [NAME])
+    pair = [(directory / name).read_bytes() for name in ("leaf.pem", "leaf.key")]
+    (directory / "both.pem").write_bytes(b"".join(pair))
     (directory / "files").mkdir()
-    (directory / "files" / "block").write_bytes(block())
+    repeated = block()
+    for name, size in FILES.items():
+        with (directory / "files" / name).open("wb") as out:
+            for begin in range(0, size, len(repeated)):
+                out.write(repeated[: size - begin])
     ports = {name: free_port() for name in ("greet", "https", "http")}
     greeting = GREETING.decode().replace("\n", "\\n")
     # Without the right to another uid (an ordinary user, a user namespace) nginx keeps its own and warns of `user`.
@@ -87,4 +94,11 @@ def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
             wait_for_port(port, process, log)
         talker, _ = started.enter_context(python_module("bench.stream_origin", core=core, log=log))
         streams = talker.read()
-        yield Origins(**ports, bulk=streams["bulk"], hold=streams["hold"], cacert=directory / "ca.pem")
+        files = {"cacert": directory / "ca.pem", "leaf": directory / "both.pem"}
+        yield Origins(
+            **ports,
+            bulk=streams["bulk"],
+            hold=streams["hold"],
+            cacert=directory / "ca.pem",
+            leaf=directory / "both.pem",
+        )

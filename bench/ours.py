@@ -8,11 +8,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from bench.accounting import tree
+from bench.inspecting import INSPECT_KINDS
 from bench.origins import NAME
 from bench.peers import TUNNEL_KINDS
 from bench.processes import ROOT, talking
@@ -38,11 +40,11 @@ addresses = ["127.0.0.1/32"]
 """
 
 
-def command_of(place: Place, workspace: Path) -> list[str]:
-    """`wicketgate run` with one cable to every TLS origin."""
+def command_of(place: Place, workspace: Path, tls: str, module: str) -> list[str]:
+    """`wicketgate run` with one cable to every TLS origin, which are spliced or inspected."""
     policy = place.directory / "policy.toml"
-    policy.write_text(POLICY.format(name=NAME, ports=sorted(place.origins.all_tls_ports), tls="splice"))
-    words = [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace), "--policy", str(policy)]
+    policy.write_text(POLICY.format(name=NAME, ports=sorted(place.origins.all_tls_ports), tls=tls))
+    words = [sys.executable, "-m", module, "run", "--workspace", str(workspace), "--policy", str(policy)]
     for port in place.origins.all_tls_ports:
         words += ["--resolve", f"{NAME}:{port}:127.0.0.1"]
     words += ["--cacert", str(place.origins.cacert)]
@@ -63,15 +65,18 @@ def payload_of(pids: set[int], script: Path) -> set[int]:
 
 
 @contextmanager
-def start_splice(place: Place) -> Iterator[Running]:
+def start(place: Place, tls: str, module: str = "wicketgate") -> Iterator[Running]:
+    """One run, whose payload is the load client."""
     workspace = place.directory / "workspace"
     workspace.mkdir()
     script = workspace / "load.py"
     shutil.copy(ROOT / "bench" / "load.py", script)
-    with talking(command_of(place, workspace), core=place.proxy_core, log=place.log) as (client, pid):
+    with talking(command_of(place, workspace, tls, module), core=place.proxy_core, log=place.log) as (client, pid):
         client.read()
         # Any address of port 53 reaches the broker's name server; this one is what the sandbox's resolv.conf names.
         way = {"name_server": client.tell(verb="name_server")["address"]}
+        if tls == "inspect":
+            way["trust"] = "system"
 
         def proxy() -> set[int]:
             everything = tree(pid)
@@ -80,12 +85,27 @@ def start_splice(place: Place) -> Iterator[Running]:
         yield Running(client=client, proxy=proxy, way=way)
 
 
+UNLOGGED: Final = Subject(
+    name="Wicketgate, inspect, no log",
+    version=lambda: version("wicketgate"),
+    start=partial(start, tls="inspect", module="bench.unlogged"),
+    kinds=frozenset(["ask"]),
+    inspects=True,
+)
 OURS: Final = (
     Subject(
         name="Wicketgate, splice",
         version=lambda: version("wicketgate"),
-        start=start_splice,
+        start=partial(start, tls="splice"),
         kinds=TUNNEL_KINDS,
         ours=True,
+    ),
+    Subject(
+        name="Wicketgate, inspect",
+        version=lambda: version("wicketgate"),
+        start=partial(start, tls="inspect"),
+        kinds=INSPECT_KINDS,
+        ours=True,
+        inspects=True,
     ),
 )

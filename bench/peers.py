@@ -64,17 +64,21 @@ listen to_{origin}
 """
 
 
-def _give_to(user: str, directory: Path) -> str:
-    """Let the proxy's own account write into a directory; the account's name when there is the right to become it."""
+def give_to(user: str, directory: Path, *names: str) -> str:
+    """Let the proxy's own account have a directory and what is named in it; the account's name if it can be become."""
     if os.geteuid() != 0:
         return ""
     account = pwd.getpwnam(user)
+    for top in (directory / name for name in names):
+        for path in (top, *top.rglob("*")):
+            os.chown(path, account.pw_uid, account.pw_gid)
     os.chown(directory, account.pw_uid, account.pw_gid)
     return user
 
 
 @contextmanager
-def _proxy(place: Place, command: list[str | Path], port: int, **how: Any) -> Iterator[Running]:
+def serve(place: Place, command: list[str | Path], port: int, **how: Any) -> Iterator[Running]:
+    """Start a proxy and a client of it."""
     with (
         running(command, core=place.proxy_core, log=place.log) as process,
         plain_client(place) as client,
@@ -85,12 +89,12 @@ def _proxy(place: Place, command: list[str | Path], port: int, **how: Any) -> It
 
 @contextmanager
 def start_squid(place: Place) -> Iterator[Running]:
-    port, user = free_port(), _give_to("proxy", place.directory)
+    port, user = free_port(), give_to("proxy", place.directory)
     configuration = place.directory / "squid.conf"
     line = f"cache_effective_user {user}" if user else ""
     configuration.write_text(SQUID.format(port=port, directory=place.directory, user=line))
     command: list[str | Path] = [shutil.which("squid") or "squid", "-N", "-f", configuration]
-    with _proxy(place, command, port, way={"proxy": ("127.0.0.1", port)}) as up:
+    with serve(place, command, port, way={"proxy": ("127.0.0.1", port)}) as up:
         yield up
 
 
@@ -100,7 +104,7 @@ def start_tinyproxy(place: Place) -> Iterator[Running]:
     configuration = place.directory / "tinyproxy.conf"
     configuration.write_text(TINYPROXY.format(port=port, directory=place.directory))
     command: list[str | Path] = [shutil.which("tinyproxy") or "tinyproxy", "-d", "-c", configuration]
-    with _proxy(place, command, port, way={"proxy": ("127.0.0.1", port)}) as up:
+    with serve(place, command, port, way={"proxy": ("127.0.0.1", port)}) as up:
         yield up
 
 
@@ -111,7 +115,7 @@ def start_haproxy(place: Place) -> Iterator[Running]:
     configuration = place.directory / "haproxy.cfg"
     configuration.write_text(HAPROXY.format(sections=sections, syslog=free_port()))
     command: list[str | Path] = [shutil.which("haproxy") or "haproxy", "-db", "-f", configuration]
-    with _proxy(place, command, next(iter(ports.values())), ports=ports) as up:
+    with serve(place, command, next(iter(ports.values())), ports=ports) as up:
         yield up
 
 
@@ -122,7 +126,7 @@ def start_direct(place: Place) -> Iterator[Running]:
         yield Running(client=client, proxy=set)
 
 
-DIRECT: Final = Subject(name="direct", version=lambda: "", start=start_direct, kinds=TUNNEL_KINDS)
+DIRECT: Final = Subject(name="direct", version=lambda: "", start=start_direct, kinds=TUNNEL_KINDS, inspects=None)
 PEERS: Final = (
     Subject(name="Squid", version=program_version("squid", "-v"), start=start_squid, kinds=TUNNEL_KINDS),
     Subject(name="tinyproxy", version=program_version("tinyproxy", "-v"), start=start_tinyproxy, kinds=TUNNEL_KINDS),

@@ -43,7 +43,7 @@ class Running:
     def tell(self, verb: str, origin: int, **order: Any) -> dict[str, Any]:
         """Give the client an order for the origin on a port."""
         address = ("127.0.0.1", self.ports.get(origin, origin))
-        return self.client.tell(verb=verb, name=NAME, address=address, **self.way, **order)
+        return self.client.tell(**{"verb": verb, "name": NAME, "address": address, **order, **self.way})
 
     def cost(self) -> Cost:
         return cost_of(self.proxy())
@@ -56,8 +56,13 @@ class Subject:
     name: str
     version: Callable[[], str | None]
     start: Callable[[Place], AbstractContextManager[Running]]
-    kinds: frozenset[str]  # the measures it can take part in
+    kinds: frozenset[str]  # the load client's scenarios that it can carry
     ours: bool = False
+    inspects: bool | None = False  # whether it looks into TLS; None: there is nothing of it (`direct`)
+
+    def takes_part(self, kind: str, *, inspection: bool) -> bool:
+        """Whether a measure with a scenario of this kind, of tunnels or of inspection, is for this subject."""
+        return kind.partition(" ")[0] in self.kinds and self.inspects in (None, inspection)
 
 
 def program_version(program: str, *arguments: str) -> Callable[[], str | None]:

@@ -2,9 +2,14 @@
 
 import pytest
 
+from bench.inspecting import INSPECTING
 from bench.measures import MEASURES, Sample
-from bench.peers import PEERS
+from bench.ours import UNLOGGED
+from bench.peers import DIRECT, PEERS
 from bench.results import GOALS, Row, judge
+
+OTHER_MEASURES = {"start", "idle", "rules"}
+OTHER_ROWS = {"10 rules"}
 
 
 def row(*values: float, cpu: float | None = None) -> Row:
@@ -41,5 +46,12 @@ def test_what_failed_is_not_judged() -> None:
 
 
 def test_goals_name_measures_and_subjects_that_exist() -> None:
-    assert {goal.measure for goal in GOALS} <= {measure.key for measure in MEASURES} | {"start"}
-    assert {peer for goal in GOALS for peer in goal.peers} <= {peer.name for peer in PEERS}
+    assert {goal.measure for goal in GOALS} <= {measure.key for measure in MEASURES} | OTHER_MEASURES
+    subjects = (*PEERS, *INSPECTING, UNLOGGED)
+    assert {peer for goal in GOALS for peer in goal.peers} <= {one.name for one in subjects} | OTHER_ROWS
+
+
+def test_a_measure_is_for_those_on_its_plane() -> None:
+    takers = {one.name for one in (DIRECT, *PEERS, *INSPECTING) if one.takes_part("ask", inspection=True)}
+    assert takers == {"direct", *(one.name for one in INSPECTING)}
+    assert not UNLOGGED.takes_part("download small", inspection=True)
