@@ -2,23 +2,43 @@
 
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from broker.audit.records import Plane
 from broker.gateway.reactor import LISTENER, Reactor
-from broker.gateway.records import About
+from broker.gateway.records import About, Recorder
+from broker.policy.limits import Limits
+from broker.policy.names import HostName
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.wire.dns import QUERY_MAX, format_frame, take_frame
-from broker.wire.synthetic import respond
-
-if TYPE_CHECKING:
-    from broker.gateway.session import Session
+from broker.wire.synthetic import SyntheticZone, respond
 
 IP_PKTINFO = 8
 ANSWERS_A_TURN = 256
 TCP_QUERIES = 64  # a resolver asks a few over one connection; more is a tunnel
 
 type Control = list[tuple[int, int, bytes]]
+
+
+class Asking(Protocol):
+    """What a name server needs of the session that asks it. A seam: the session makes its name servers."""
+
+    zone: SyntheticZone
+    recorder: Recorder
+    queries: int
+
+    @property
+    def limits(self) -> Limits:
+        """The policy's limits."""
+
+    def is_reserved(self, name: HostName, /) -> bool:
+        """Whether the name does not exist for this session."""
+
+    def remember(self, connection: "StreamNames", /) -> None:
+        """Count a connection as open."""
+
+    def forget(self, connection: "StreamNames", /) -> None:
+        """Count it no more."""
 
 
 def reply_control(family: int, control: Control) -> Control:
@@ -38,7 +58,7 @@ class DatagramNames:
 
     __slots__ = ("_reactor", "_session", "sock")
 
-    def __init__(self, reactor: Reactor, session: "Session", sock: socket.socket) -> None:
+    def __init__(self, reactor: Reactor, session: Asking, sock: socket.socket) -> None:
         self._reactor = reactor
         self._session = session
         self.sock = sock
@@ -70,7 +90,7 @@ class StreamNames:
 
     __slots__ = ("_answers", "_asked", "_buffer", "_reactor", "_session", "_wanted", "deadline", "sock")
 
-    def __init__(self, reactor: Reactor, session: "Session", sock: socket.socket, wanted: str) -> None:
+    def __init__(self, reactor: Reactor, session: Asking, sock: socket.socket, wanted: str) -> None:
         self._reactor = reactor
         self._session = session
         self._wanted = wanted

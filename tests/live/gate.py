@@ -3,6 +3,7 @@
 It uses nothing of the product but its command line and its log files.
 """
 
+import contextlib
 import json
 import re
 import subprocess
@@ -75,6 +76,13 @@ class Ran:
 
 def records_of(session: str, log: Path) -> list[dict[str, Any]]:
     """A session's records. Other runs write to other files of the same directory."""
+    for _ in range(1000):
+        with contextlib.suppress(FileNotFoundError):  # another run has ended and given its file the final name
+            return _records_of(session, log)
+    raise AssertionError(f"the files of {log} change their names without end")
+
+
+def _records_of(session: str, log: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted(log.glob("*.jsonl")):
         text = path.read_text("utf-8")

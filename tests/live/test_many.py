@@ -26,7 +26,7 @@ def all_at_once(*words: str, expected: bytes) -> None:
             least = min(least, memory_available())
             told, said = run.communicate(timeout=300)
             assert run.returncode == number % 100, said.decode()
-            assert told == expected + b"%d\n" % number
+            assert told == expected + b"%d\n" % number, said.decode()
         took = time.monotonic() - before
         print(f"\n{MANY} runs of {words[:2]}: {took:.1f} s, {(free - least) / 1024 / MANY:.1f} MiB each at the peak")
         assert left() == []
@@ -39,7 +39,8 @@ def test_a_hundred_without_a_network() -> None:
 def test_a_hundred_with_a_cable(https_origin: HttpsOrigin) -> None:
     authority = f"origin.example:{https_origin.http}"
     fetch = (
-        f'curl -s --max-time 200 -o /dev/null -w "%{{http_code}} " http://{authority}/; echo "$0"; exit $(($0 % 100))'
+        f'code=$(curl -s --max-time 200 -o /tmp/body -w "%{{http_code}}" http://{authority}/);'
+        '[ "$code" = 200 ] || cat /tmp/body >&2; echo "$code $0"; exit $(($0 % 100))'
     )
     words = ("--allow", authority, "--resolve", f"{authority}:127.0.0.1", "--private", "127.0.0.1/32")
     all_at_once(*words, "--", "sh", "-c", fetch, expected=b"200 ")
