@@ -94,7 +94,6 @@ def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
             wait_for_port(port, process, log)
         talker, _ = started.enter_context(python_module("bench.stream_origin", core=core, log=log))
         streams = talker.read()
-        files = {"cacert": directory / "ca.pem", "leaf": directory / "both.pem"}
         yield Origins(
             **ports,
             bulk=streams["bulk"],
