@@ -9,10 +9,12 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from certs.authority import CertificateAuthority
 from tests.broker.gateway.world import PUBLIC, World, in_world, look_up, read_all
 
 pytestmark = pytest.mark.live
@@ -469,3 +471,47 @@ async def test_a_websocket_is_relayed_after_its_upgrade(world: World) -> None:
                 await asyncio.sleep(0.01)
         assert closes[0]["bytes_up"] >= 1_000_020
         assert closes[0]["bytes_down"] >= 1_000_026
+
+
+@in_world
+async def test_a_rotation_passes_unnoticed(world: World) -> None:
+    """The authority is replaced while the broker runs; a sandbox that was started before still trusts the leaves."""
+    tls = world.server_context("http/1.1")
+    async with world.broker(RULES, inspect=True) as broker, world.origin(ok, port=443, tls=tls):
+        first = await world.inside(lambda: shake(world, look_up(HOST), HOST))
+        before = ssl.create_default_context(
+            cadata="".join(ssl.DER_cert_to_PEM_cert(one) for one in first.context.get_ca_certs(binary_form=True))
+        )
+        issuer = first.getpeercert()["issuer"]  # type: ignore[index]
+        CertificateAuthority.load_or_create(world.directory / "authority", datetime.now(UTC)).rotate(datetime.now(UTC))
+        assert broker.inspector is not None
+        assert broker.inspector.reload()
+
+        def again() -> ssl.SSLSocket:
+            sock = socket.create_connection((look_up(HOST), 443), 20)
+            return before.wrap_socket(sock, server_hostname=HOST, suppress_ragged_eofs=False)
+
+        second = await world.inside(again)
+        assert second.getpeercert()["issuer"] != issuer  # type: ignore[index]
+        assert (await world.inside(talk, second, get())).startswith(b"HTTP/1.1 200 ")
+        assert (await world.inside(talk, first, get())).startswith(b"HTTP/1.1 200 ")
+
+
+@in_world
+async def test_a_leaf_is_made_only_when_there_is_a_use_for_it(world: World) -> None:
+    """Names are asked and connections opened without a leaf; many names do not fill memory."""
+    async with world.broker(RULES, inspect=True) as broker:
+        for number in range(20):
+            await world.inside(look_up, f"n{number}.evil.example")
+
+        def silent() -> bytes:
+            with socket.create_connection((look_up(HOST), 443), 20) as sock:
+                sock.sendall(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00")  # a hello that is none
+                return read_all(sock)
+
+        await world.inside(silent)
+        assert broker.inspector is not None
+        assert broker.inspector._leaves is None or len(broker.inspector._leaves) == 0
+        sock = await world.inside(lambda: shake(world, look_up("denied.example"), "denied.example"))
+        await world.inside(talk, sock, get("denied.example"))
+        assert len(broker.inspector._leaves or ()) == 1
