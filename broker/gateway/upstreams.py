@@ -6,7 +6,10 @@ from broker.gateway.streams import Outlet, Stream
 from broker.policy.authority import Authority
 
 IDLE_SECONDS = 30.0
-PER_AUTHORITY = 8
+# As many as a busy client has open at once (a package manager's 16 to 32): each one less is a handshake more, which
+# costs forty times what a request does.
+PER_AUTHORITY = 32
+PER_SESSION = 64
 
 type Key = tuple[str, Authority]
 
@@ -47,31 +50,38 @@ class _Idle:
 class Upstreams:
     """The pool of one session."""
 
-    __slots__ = ("_idle", "_reactor")
+    __slots__ = ("_count", "_idle", "_reactor")
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
+        self._count = 0
         self._idle: dict[Key, list[_Idle]] = {}
 
     def take(self, scheme: str, authority: Authority) -> Upstream | None:
         """The one that was used last, if any waits. Its handler must be replaced at once."""
-        waiting = self._idle.get((scheme, authority))
-        if not waiting:
+        key = (scheme, authority)
+        waiting = self._idle.get(key)
+        if waiting is None:
             return None
         idle = waiting.pop()
+        if not waiting:
+            del self._idle[key]
+        self._count -= 1
         self._reactor.unwatch(idle)
         return idle.upstream
 
     def give(self, scheme: str, authority: Authority, upstream: Upstream) -> None:
         """Keep an upstream whose response is whole and which promised to stay."""
         key = (scheme, authority)
-        waiting = self._idle.setdefault(key, [])
-        if len(waiting) >= PER_AUTHORITY:
+        if len(self._idle.get(key, ())) >= PER_AUTHORITY:
             self._close(upstream)
             return
+        if self._count >= PER_SESSION:
+            self._discard_oldest()
+        self._count += 1
         upstream.used = True
         idle = _Idle(self, key, upstream, self._reactor.now + IDLE_SECONDS)
-        waiting.append(idle)
+        self._idle.setdefault(key, []).append(idle)
         self._reactor.watch(idle)
         self._reactor.replace(upstream.stream.sock.fileno(), idle.on_event)
 
@@ -81,9 +91,15 @@ class Upstreams:
         waiting = self._idle.get(key, [])
         if idle in waiting:
             waiting.remove(idle)
+            self._count -= 1
             self._close(idle.upstream)
         if not waiting:
             self._idle.pop(key, None)
+
+    def _discard_oldest(self) -> None:
+        """Make room: of any authority, the one that has waited longest."""
+        key, (idle, *_) = min(self._idle.items(), key=lambda item: item[1][0].deadline)
+        self.discard(key, idle)
 
     def close(self) -> None:
         """Close all."""
