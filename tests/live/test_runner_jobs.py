@@ -1,0 +1,141 @@
+"""Background jobs: they belong to the runner and to no client; their output is bounded; their rights are kept."""
+
+import asyncio
+import json
+import stat
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.live.runners import Daemon, daemon
+from wicketgate.runner.client import Authority, Call, Runner, RunnerError, data_of
+from wicketgate.runner.schema import LimitsAsked, LogEnd, Output
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Daemon]:
+    with daemon() as made:
+        yield made
+
+
+@pytest.fixture
+async def runner(served: Daemon) -> AsyncIterator[Runner]:
+    async with served.client() as client:
+        yield client
+
+
+async def read(runner: Runner, job: str, *, offset: int = 0, follow: bool = False) -> tuple[bytes, LogEnd, int]:
+    kept, end, cut = b"", None, 0
+    async for event in runner.logs(job, offset=offset, follow=follow):
+        if isinstance(event, Output):
+            kept += data_of(event)
+            cut += event.cut_bytes
+        else:
+            end = event
+    assert end is not None
+    return kept, end, cut
+
+
+async def test_a_job_from_its_start_to_its_end(runner: Runner) -> None:
+    job = await runner.start_job(Call(bash="echo out; echo err >&2; cat; exit 4", stdin="in\n"), name="the build")
+    assert (job.state, job.name) == ("running", "the build")
+    done = await runner.wait_job(job.id)
+    assert (done.state, done.code, done.output_bytes) == ("ended", 4, 11)
+    assert (await read(runner, job.id))[0] == b"out\nerr\nin\n"
+    assert job.id in {one.id for one in await runner.jobs()}
+    await runner.remove_job(job.id)
+    with pytest.raises(RunnerError, match="unknown_id"):
+        await runner.show_job(job.id)
+
+
+async def test_following_ends_with_the_job(runner: Runner) -> None:
+    job = await runner.start_job(Call(bash="for i in 1 2 3 4 5; do echo $i; sleep 0.1; done"))
+    kept, end, _ = await read(runner, job.id, follow=True)
+    assert (kept, end.state, end.offset) == (b"1\n2\n3\n4\n5\n", "ended", 10)
+    assert (await read(runner, job.id, offset=4))[0] == b"3\n4\n5\n"
+
+
+async def test_a_job_outlives_its_client(served: Daemon) -> None:
+    async with served.client() as one:
+        job = await one.start_job(Call(bash="sleep 1; echo later"))
+    async with served.client() as other:
+        assert (await other.wait_job(job.id)).state == "ended"
+        assert (await read(other, job.id))[0] == b"later\n"
+
+
+async def test_beginning_and_end_of_a_flood_are_kept_and_the_cut_is_told(runner: Runner) -> None:
+    authority = Authority(limits=LimitsAsked(output_bytes=120_000))
+    job = await runner.start_job(Call(bash="seq 1 300000"), authority)
+    done = await runner.wait_job(job.id)
+    whole = "".join(f"{number}\n" for number in range(1, 300_001)).encode()
+    kept, end, cut = await read(runner, job.id)
+    assert done.output_bytes == len(whole) == end.offset
+    assert len(kept) <= 120_000
+    assert cut == done.dropped_bytes == len(whole) - len(kept)
+    assert kept.startswith(whole[:60_000])
+    assert kept.endswith(whole[-20_000:]), "how it ended is what one wants to know"
+
+
+async def test_waiting_has_an_end(runner: Runner) -> None:
+    job = await runner.start_job(Call(bash="sleep 60"))
+    assert (await runner.wait_job(job.id, seconds=0.1)).state == "running"
+    with pytest.raises(RunnerError, match="busy"):
+        await runner.remove_job(job.id)
+    stopped = await runner.stop_job(job.id)
+    assert stopped.state == "stopped"
+    assert (await runner.stop_job(job.id)).state == "stopped"
+
+
+async def test_what_is_written_is_the_servers_alone(served: Daemon, runner: Runner) -> None:
+    job = await runner.start_job(Call(bash="echo secret"))
+    await runner.wait_job(job.id)
+    place = served.state / "jobs" / job.id
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    files = list(place.iterdir())
+    assert len(files) == 2
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+
+
+async def test_after_a_restart_of_the_runner() -> None:
+    with daemon() as made:
+        async with made.client() as runner:
+            ended = await runner.start_job(Call(bash="echo kept; exit 3"), Authority(limits=LimitsAsked(tasks=99)))
+            await runner.wait_job(ended.id)
+            running = await runner.start_job(Call(bash="echo begun; sleep 600"))
+            while not (await read(runner, running.id))[0]:
+                await asyncio.sleep(0.02)
+        await asyncio.to_thread(made.stop, 9)
+        # What a store says about rights counts for nothing more than it says plainly.
+        record = made.state / "jobs" / ended.id / "job.json"
+        document = json.loads(record.read_text())
+        document["rights"] |= {"network": "open"}
+        record.write_text(json.dumps(document))
+        (made.state / "jobs" / "broken").mkdir()
+        (made.state / "jobs" / "broken" / "job.json").write_text("{")
+        await asyncio.to_thread(made.start)
+        async with made.client() as runner:
+            jobs = {one.id: one for one in await runner.jobs()}
+            assert jobs[running.id].state == "lost"
+            assert (jobs[ended.id].state, jobs[ended.id].code) == ("ended", 3)
+            assert jobs[ended.id].rights.network == "none"
+            assert jobs[ended.id].rights.limits["tasks"] == 99
+            assert (await read(runner, running.id))[0] == b"begun\n"
+            assert (await read(runner, ended.id))[0] == b"kept\n"
+
+
+async def test_the_rights_of_the_launch_are_kept(served: Daemon, runner: Runner) -> None:
+    place = served.workspace("jobs-work")
+    job = await runner.start_job(
+        Call(bash="sleep 0.3; pwd"), Authority(workspace=str(place), call="call-7", timeout=50)
+    )
+    shown = (await runner.show_job(job.id)).rights
+    assert (shown.workspace, shown.call, shown.timeout, shown.network) == (str(place), "call-7", 50, "none")
+    await runner.wait_job(job.id)
+    assert (await read(runner, job.id))[0].decode().strip() == str(place)
+
+
+async def test_a_job_that_cannot_be_executed(runner: Runner) -> None:
+    job = await runner.start_job(Call(argv=["./nope"]))
+    assert (await runner.wait_job(job.id)).state == "failed"
