@@ -158,6 +158,19 @@ def _zeros(size: int) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_resets_do_not_end_the_broker(https_origin: HttpsOrigin, scheme: str) -> None:
+    """A server that closes while it is written to, and a client that does, raise SIGPIPE where nobody ignores it."""
+    port = https_origin.https if scheme == "https" else https_origin.http
+    url = f"{scheme}://{HOST}:{port}"
+    script = (
+        f"for n in 1 2 3 4 5; do head -c 30000000 /dev/zero | curl -s -o /dev/null -T - -X POST {url}/early;"
+        f" curl -s {url}/bytes/50000000 | head -c 10 >/dev/null; done; curl -sS {url}/"
+    )
+    ran = run("sh", "-c", script, options=reaching(https_origin, HOST))
+    assert (ran.code, ran.out) == (0, "hello from the origin\n"), ran.err
+
+
 def test_the_key_stays_in_the_broker(https_origin: HttpsOrigin, tmp_path: Path) -> None:
     """On disk it is in one file that only the broker's user reads; its memory cannot be read."""
     script = f"curl -sS https://{HOST}:{https_origin.https}/; read go"
