@@ -213,6 +213,7 @@ class H2Connection:
     def _drained(self) -> None:
         for exchange in list(self._exchanges.values()):
             self.pump_down(exchange)
+        self._leave_if_done()
 
     def _client_ended(self, over: Over) -> None:
         if over.violation:
@@ -378,8 +379,8 @@ class H2Connection:
             link.forget(exchange)
 
     def _leave_if_done(self) -> None:
-        if self._is_leaving and not self._exchanges:
-            self._client.close()
+        if self._is_leaving and not self._exchanges and not self._client.outlet.blocked:
+            self._client.leave()
 
     def _end(self, reason: Reason, detail: str) -> None:
         self._session.reactor.unwatch(self)

@@ -154,6 +154,10 @@ class Frames:
             self.flush()
             self._end(Over(code.name.lower()))
 
+    def leave(self) -> None:
+        """Say GOAWAY, and let what was sent be read before the socket closes."""
+        self._part(h2.errors.ErrorCodes.NO_ERROR, Over("finished"))
+
     def release(self) -> None:
         """Close the socket; nothing is called back any more."""
         if self._open:
@@ -193,7 +197,9 @@ class Frames:
         self.flush()
 
     def _violate(self, code: h2.errors.ErrorCodes, detail: str) -> None:
-        """Say GOAWAY with the error, and let it be read before the socket closes."""
+        self._part(code, Over(f"{h2.errors.ErrorCodes(code).name}: {detail}", violation=True))
+
+    def _part(self, code: h2.errors.ErrorCodes, over: Over) -> None:
         if not self._open:
             return
         with contextlib.suppress(h2.exceptions.ProtocolError):
@@ -201,8 +207,8 @@ class Frames:
         self.flush()
         if self._open:
             self._open = False
-            Lingering(self._reactor, self.stream)
-            self._ended(Over(f"{h2.errors.ErrorCodes(code).name}: {detail}", violation=True))
+            Lingering(self._reactor, self.stream)  # closing at once could reset the connection under its last words
+            self._ended(over)
 
     def _end(self, over: Over) -> None:
         if self._open:

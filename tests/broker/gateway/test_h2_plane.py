@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hyperframe.frame import WindowUpdateFrame
 
+from broker.policy.load import parse_policy
 from tests.broker.gateway.h2_peers import (
     HOST,
     ODD,
@@ -327,3 +328,49 @@ async def test_windows_bound_what_waits(world: World) -> None:
         (connection,) = session._connections
         waiting = sum(len(piece) for one in connection._exchanges.values() for piece in one.down.waiting)  # type: ignore[attr-defined,misc]
         assert 0 < waiting <= 256 * 1024
+
+
+@in_world
+async def test_a_client_that_leaves_gets_what_it_asked_for(world: World) -> None:
+    """GOAWAY says that nothing new comes; the streams before it go on to their ends (RFC 9113 §6.8)."""
+    origin = H2Origin()
+
+    def leave(client: Client) -> Answered:
+        client.raw(client.headers(1, request("/big/4000000")), frame_of(7, 0, bytes(8)))
+        answered = client.wait(1)
+        client.drain()
+        return answered
+
+    async with world.broker(RULES, inspect=True), world.origin(origin.serve, port=443, tls=world.server_context("h2")):
+        client = await world.inside(begin, world)
+        answered = await world.inside(leave, client)
+        assert (len(answered.body), answered.ended) == (4_000_000, True)
+        assert client.goaway is not None
+        assert client.goaway.error_code == 0
+
+
+@in_world
+async def test_streams_end_when_the_policy_does_not_allow_them_any_more(world: World) -> None:
+    origin = H2Origin()
+
+    def begin_two(client: Client) -> None:
+        for number in (1, 3):
+            path = "/echo" if number == 1 else "/stall"
+            client.raw(client.headers(number, request(path, method="POST"), end=False), data(number, b"x"))
+        while not client.streams.get(1) or not client.streams[1].body:
+            client.read()
+
+    async with (
+        world.broker(RULES, inspect=True) as broker,
+        world.origin(origin.serve, port=443, tls=world.server_context("h2")),
+    ):
+        client = await world.inside(begin, world)
+        await world.inside(begin_two, client)
+        less = RULES.replace('"/stall", ', "")
+        broker.change_policy(parse_policy(f"version = 1\n[egress]\nenabled = true\n{less}", source="test"))
+        cut = await world.inside(client.wait, 3)
+        assert cut.reset is not None
+        client.raw(data(1, b"y", end=True))
+        assert (await world.inside(client.wait, 1)).body == b"xy"
+        (close,) = [one for one in world.records("close") if one["reason"] == "policy_changed"]
+        assert close["path"] == "/stall"
