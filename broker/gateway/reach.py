@@ -1,5 +1,6 @@
 """Reach an upstream for a judged request: dial, and for HTTPS shake hands and verify. One outcome, once."""
 
+import ssl
 from collections.abc import Callable
 
 from broker.gateway.dial import Dialled, Dialler, Dialling
@@ -32,7 +33,9 @@ def broken_upstream(error: OSError, authority: Authority) -> Refusal:
     failure = classify_upstream(error, str(authority.host))
     if failure.fault is Fault.CLIENT_CERTIFICATE:
         return _explain(failure)
-    return Refusal(Reason.UPSTREAM_CLOSED, error.strerror or "reset")
+    cut = failure.fault is Fault.CLOSED and isinstance(error, ssl.SSLError)
+    said = "it closed without a close_notify, so what it sent may be cut" if cut else error.strerror
+    return Refusal(Reason.UPSTREAM_CLOSED, said or "reset")
 
 
 def _explain(failure: TlsFailure) -> Refusal:
