@@ -8,7 +8,7 @@ was really used.
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from broker.policy.decide import Denied
 from broker.policy.grants import Grant, Spend, Usage, check_budget, tokens_left
@@ -98,30 +98,46 @@ class Meter:
         if self._ledger is not None:
             self._ledger.dismiss(self, session)
 
-    def spend(self, what: Spend) -> Denied | None:
-        """Count one, or say why not."""
+    def spend(self, *what: Spend) -> Denied | None:
+        """Count one of each, or say why not; then none of them is counted."""
         now = self._clock()
-        reason = check_budget(self.grant, self.usage, now, what)
-        if reason is not None:
-            return Denied(reason, None, _WORDS[reason])
+        for one in what:
+            reason = check_budget(self.grant, self.usage, now, one)
+            if reason is not None:
+                return Denied(reason, None, _WORDS[reason])
+            if self._needs_reserve(one) and (denied := self._reserve()):
+                return denied
+        for one in what:
+            self._count(one, now)
+        return None
+
+    def _needs_reserve(self, what: Spend) -> bool:
+        match what:
+            case Spend.CONNECTION:
+                return self.usage.connections >= self.reserved.connections
+            case Spend.REQUEST:
+                return self.usage.requests >= self.reserved.requests
+            case Spend.USE | Spend.NOTHING:
+                return False
+            case never:
+                assert_never(never)
+
+    def _count(self, what: Spend, now: float) -> None:
         usage = self.usage
         match what:
             case Spend.USE:
                 usage.uses += 1
             case Spend.CONNECTION:
-                if usage.connections >= self.reserved.connections and (denied := self._reserve()):
-                    return denied
                 usage.connections += 1
             case Spend.REQUEST:
-                if usage.requests >= self.reserved.requests and (denied := self._reserve()):
-                    return denied
                 usage.requests += 1
                 if self.grant.budgets.rate is not None:
                     usage.tokens = tokens_left(self.grant, usage, now) - 1
                     usage.tokens_at = now
             case Spend.NOTHING:
                 pass
-        return None
+            case never:
+                assert_never(never)
 
     @property
     def room_up(self) -> int:

@@ -76,7 +76,7 @@ class Session:
     on_close: Callable[[Reason, str], None] = lambda _reason, _detail: None
     opened: float = 0.0  # seconds since the epoch
     upstreams: Upstreams = field(init=False)
-    http_limits: HttpLimits = field(init=False)
+    http_limits: HttpLimits = field(init=False)  # for the connections and streams that begin from now on
     asked: dict[tuple[str, int], Authority] = field(default_factory=dict)
     queries: int = 0
     _connections: set[Connection] = field(default_factory=set)
@@ -85,13 +85,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.upstreams = Upstreams(self.reactor)
-        limits = self.policy.limits
-        self.http_limits = HttpLimits(
-            head_bytes=limits.head_bytes,
-            fields=limits.head_fields,
-            target_bytes=limits.target_bytes,
-            informational=limits.informational_responses,
-        )
+        self.http_limits = _http_limits(self.policy.limits)
 
     @property
     def limits(self) -> Limits:
@@ -148,7 +142,7 @@ class Session:
         What cannot be paid or cannot be recorded is not allowed (the latter denial is then unrecorded).
         """
         if self.meter is not None and isinstance(verdict, Allowed):
-            verdict = next((denied for one in spend if (denied := self.meter.spend(one))), verdict)
+            verdict = self.meter.spend(*spend) or verdict
         try:
             self.recorder.decide(about, verdict)
         except AuditUnavailable as error:
@@ -158,6 +152,7 @@ class Session:
     def change_policy(self, policy: Policy) -> None:
         """Judge what is open under another policy, and everything from now on."""
         self.policy = policy
+        self.http_limits = _http_limits(policy.limits)
         self.dialler.limits = policy.limits
         self.recorder.policy = policy.version
         for connection in tuple(self._connections):
@@ -219,6 +214,15 @@ class Session:
             reset(sock)
             self.reactor.again(self.listeners[0].fileno(), LISTENER)
             raise
+
+
+def _http_limits(limits: Limits) -> HttpLimits:
+    return HttpLimits(
+        head_bytes=limits.head_bytes,
+        fields=limits.head_fields,
+        target_bytes=limits.target_bytes,
+        informational=limits.informational_responses,
+    )
 
 
 def format_wanted(host: str, port: int) -> str:

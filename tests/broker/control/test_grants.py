@@ -101,6 +101,17 @@ def test_a_crash_loses_at_most_one_piece_and_gives_nothing(place: Place, budget:
     assert first + second >= budget - max(budget // 64, 1)
 
 
+@pytest.mark.parametrize("budgets", [{"requests": 0}, {"rate": 0.001}, {"requests": 1}])
+def test_what_is_refused_costs_nothing_of_another_budget(place: Place, budgets: dict[str, Any]) -> None:
+    """A client that asks again and again on a rate that is used up must not use up its connections by it."""
+    meter = place.meter(place.issue(connections=5, **budgets))
+    spend(meter, Spend.REQUEST, 1)
+    for _ in range(10):
+        assert meter.spend(Spend.CONNECTION, Spend.REQUEST) is not None
+    assert meter.usage.connections == 0
+    assert spend(meter, Spend.CONNECTION, 10) == 5
+
+
 def test_crash_after_crash_stays_within_the_budget(place: Place) -> None:
     grant = place.issue(requests=300)
     allowed = 0
