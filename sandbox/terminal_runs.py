@@ -170,7 +170,13 @@ async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
     if code is not None or attempt.terminal.has_ended:
         return TerminalRun(code=code, output=marks.text(), dropped=marks.budget.dropped)
     output, dropped = marks.text(), marks.budget.dropped  # before what ending it shows
-    replaced = await _end(attempt)
+    replaced = False
+    try:
+        replaced = await _end(attempt)
+    except LaunchError as error:
+        if error.code is not Code.SESSION_OVER:
+            raise
+        await attempt.terminal.live.close()  # the command had taken the shell's place: with it everything ends
     return TerminalRun(code=None, output=output, timed_out=True, dropped=dropped, shell_replaced=replaced)
 
 

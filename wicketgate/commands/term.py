@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -158,7 +157,7 @@ def attach(socket: Path | None, identity: str) -> int:
         raise click.UsageError("Standard input and output must be a terminal.")
 
     async def bridge(runner: Runner) -> int:
-        size = shutil.get_terminal_size()
+        size = os.get_terminal_size(0)
         name = os.environ.get("TERM", "xterm-256color")
         async with runner.attach(identity, columns=size.columns, rows=size.lines, term=name) as peer:
             before = termios.tcgetattr(0)
@@ -195,7 +194,7 @@ async def _send(peer: aiohttp.ClientWebSocketResponse, typed: "asyncio.Queue[byt
     while True:
         data = await typed.get()
         if not data:
-            size = shutil.get_terminal_size()
+            size = os.get_terminal_size(0)
             await peer.send_str(msgspec.json.encode({"columns": size.columns, "rows": size.lines}).decode())
         elif DETACH in data:
             await peer.send_bytes(data.partition(DETACH)[0])
