@@ -425,6 +425,8 @@ async def test_a_websocket_is_relayed_after_its_upgrade(world: World) -> None:
     rules = RULES.replace("ports = [443, 8443]", "ports = [443, 8443]\nwebsocket = true")
     octets = "\r\n".join(["GET /chat HTTP/1.1", f"Host: {HOST}", *UPGRADE, "", ""]).encode()
 
+    ended = threading.Event()
+
     def chat(listener: socket.socket) -> None:
         """In a thread: asyncio's TLS cannot say anything once the other side has ended."""
         sock = world.server_context("http/1.1").wrap_socket(listener.accept()[0], server_side=True)
@@ -437,6 +439,7 @@ async def test_a_websocket_is_relayed_after_its_upgrade(world: World) -> None:
         )
         while piece := sock.recv(65536):
             sock.sendall(piece.upper())
+        ended.wait(20)  # `ssl` looks for an answer when it ends, and takes data at that moment for an error
         sock.sendall(b"last words")
         sock.unwrap().close()
 
@@ -454,6 +457,7 @@ async def test_a_websocket_is_relayed_after_its_upgrade(world: World) -> None:
         sock.setblocking(False)
         with contextlib.suppress(ssl.SSLError):  # it would wait, or data came meanwhile
             sock._sslobj.shutdown()  # close_notify, and read on: the other way is still open (RFC 8446 §6.1)
+        ended.set()
         sock.settimeout(20)
         assert until_end(sock) == b"last words"
         sock.close()
