@@ -28,6 +28,7 @@ is_there() {
     case $1 in
         /*) [ -e "$1" ] ;;
         python3:*) /usr/bin/python3 -c "import ${1#python3:}" >/dev/null 2>&1 ;;
+        perl:*) perl "-M${1#perl:}" -e1 >/dev/null 2>&1 ;;
         # Debian's own python3 is meant, which is what a sandbox shows, not one that a version switcher put first in PATH.
         python3) [ -x /usr/bin/python3 ] ;;
         *) command -v "$1" >/dev/null 2>&1 ;;

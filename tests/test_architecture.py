@@ -58,7 +58,9 @@ FORKS: Final = {
     "netns.joining": "the first process of a pid namespace",
     "sandbox.doctor_probes": "each attempt in a child that ends with what it made",
     "sandbox.doctor_wholes": "a whole sandbox in a child that ends with it",
+    "wicketgate.runner.start": "the gate and the runner",
     "wicketgate.brokered": "the broker of a run without a daemon",
+    "wicketgate.runner.start": "the runner, behind a gate that keeps what only its starter has",
     "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",
 }
 STARTS_PROCESSES: Final = re.compile(
@@ -106,10 +108,12 @@ def is_under(name: str, prefixes: tuple[str, ...]) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
+@cache
 def modules() -> dict[str, Path]:
     return {module_name(path): path for path in sources(*PACKAGES)}
 
 
+@cache
 def our_module(name: str) -> str | None:
     """The longest prefix of a dotted name that is a module of ours."""
     known = modules()
@@ -141,6 +145,7 @@ def test_no_cycles() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
 
 
+@cache
 def pure_modules() -> dict[str, Path]:
     return {name: path for name, path in modules().items() if is_under(name, PURE) and not is_under(name, NOT_PURE)}
 

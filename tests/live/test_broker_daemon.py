@@ -543,19 +543,19 @@ def test_a_clean_end_takes_the_sockets_away_and_signs_the_log(daemon: Daemon) ->
     assert daemon.records(kind="checkpoint")[-1]["signature"]
 
 
-def test_the_service_manager_is_told(port: int) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+def test_who_started_the_service_is_told(port: int) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as starter:
         name = f"wicketgate-test-{os.getpid()}"
-        manager.bind(f"\0{name}")
-        manager.settimeout(30)
+        starter.bind(f"\0{name}")
+        starter.settimeout(30)
         with broker_daemon(rules_for(port), environ={"NOTIFY_SOCKET": f"@{name}"}) as daemon:
-            assert manager.recv(100) == b"READY=1"
+            assert starter.recv(100) == b"READY=1"
             assert daemon.process is not None
             os.kill(daemon.process.pid, signal.SIGHUP)
-            assert manager.recv(100).startswith(b"RELOADING=1")
-            assert manager.recv(100) == b"READY=1"
+            assert starter.recv(100).startswith(b"RELOADING=1")
+            assert starter.recv(100) == b"READY=1"
             daemon.stop()
-            assert manager.recv(100) == b"STOPPING=1"
+            assert starter.recv(100) == b"STOPPING=1"
 
 
 BAD_STARTS = {
