@@ -12,7 +12,7 @@ from tests.origins.certificates import make_certificates
 from tests.tree import ROOT
 
 FILES: Final = ("-f", "compose.yaml", "-f", "tests/compose/compose.test.yaml")
-SETTINGS: Final = ("WICKETGATE_CONFIG=/run/work/config",)
+SETTINGS: Final = ("WICKETGATE_CONFIG=/run/work/config", "AGENT_ALLOW=api.origin.example:443")
 ALLOWED, DENIED = "api.origin.example", "other.origin.example"
 BROKER, RUNNER, AGENT = 64320, 64321, 64322
 CONTROL, ATTACH = "/run/wicketgate/control.sock", "/run/wicketgate/attach.sock"
@@ -64,7 +64,9 @@ class Stack:
 
     def up(self) -> None:
         """Start broker, runner and origin, and wait until they are healthy."""
-        done = self.compose("up", "--detach", "--wait", "--no-build", "--pull", "never", check=False)
+        done = self.compose(
+            "--profile", "example", "up", "--detach", "--wait", "--no-build", "--pull", "never", check=False
+        )
         assert done.returncode == 0, done.stderr.decode()[-2000:] + self.logs()
 
     def down(self) -> None:
@@ -99,6 +101,15 @@ class Stack:
         """Run a command in a sandbox of the runner's container."""
         cable = ["--grant", grant, "--socket", ATTACH] if grant is not None else []
         return self.call("runner", "wicketgate", "run", *cable, "--", *command, seconds=seconds)
+
+    def ask_agent(self, document: dict[str, object], path: str = "/calls") -> tuple[int, dict[str, Any]]:
+        """Ask the example agent server as its users do, through the port that the engine publishes on loopback."""
+        enter = ["nsenter", "--target", str(self.engine.init), "--net", "--"]
+        words = ["curl", "-sS", "--max-time", "90", "-w", "\n%{http_code}", f"http://127.0.0.1:8080{path}"]
+        done = subprocess.run([*enter, *words, "-d", json.dumps(document)], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        text, _, status = done.stdout.rpartition("\n")
+        return int(status), dict(json.loads(text))
 
     def records(self, **wanted: str) -> list[dict[str, Any]]:
         """What the broker's log says, as its auditor reads it."""

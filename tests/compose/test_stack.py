@@ -15,7 +15,7 @@ from tests.compose.engine import Engine
 from tests.compose.stack import AGENT, ALLOWED, BROKER, CONTROL, DENIED, RUNNER, Stack
 
 FETCH = ("curl", "-sS", "--max-time", "20", "--fail-with-body")
-OWNERS = {"broker": BROKER, "runner": RUNNER}
+OWNERS = {"broker": BROKER, "runner": RUNNER, "agent": AGENT}
 
 
 def status(pid: int) -> dict[str, str]:
@@ -74,6 +74,39 @@ def test_the_job_it_is_there_for(stack: Stack) -> None:
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+def test_the_job_through_an_agent_server(stack: Stack) -> None:
+    fetch = " ".join(FETCH)
+    code, allowed = stack.ask_agent({"tool": "fetch", "script": f"{fetch} https://{ALLOWED}/v1/x"})
+    assert (code, allowed["exit_code"]) == (200, 0), allowed
+    assert allowed["stdout"] == f"origin answers {ALLOWED} /v1/x\n"
+    _, denied = stack.ask_agent({"tool": "fetch", "script": f"{fetch} https://{DENIED}/"})
+    assert denied["exit_code"] == 22, denied
+    assert json.loads(denied["stdout"])["reason"] == "host_not_allowed"
+    _, alone = stack.ask_agent({"tool": "shell", "script": f"id -u; {fetch} https://{ALLOWED}/"})
+    assert (alone["exit_code"], alone["stdout"]) == (6, "1000\n")
+    assert alone["audit"]["grant"] is None
+
+    for answer, verdict in ((allowed, "allow"), (denied, "deny")):
+        (record,) = stack.records(kind="decision", call=answer["audit"]["call"])
+        assert (record["verdict"], record["session"]) == (verdict, answer["audit"]["session"])
+        assert record["grant"] == answer["audit"]["grant"]
+
+
+@pytest.mark.parametrize(
+    ("document", "status"),
+    [
+        ({"tool": "fetch"}, 400),
+        ({"tool": "fetch", "script": "true", "allow": ["other.origin.example:443"]}, 400),
+        ({"tool": "fetch", "script": ["true"]}, 400),
+        ({"tool": "root", "script": "true"}, 404),
+        ({"tool": ["fetch"], "script": "true"}, 404),
+    ],
+)
+def test_nothing_in_a_request_widens_a_tool(stack: Stack, document: dict[str, object], status: int) -> None:
+    code, answer = stack.ask_agent(document)
+    assert (code, set(answer)) == (status, {"error"})
+
+
 def test_what_the_containers_really_are(stack: Stack) -> None:
     outside = stack.engine.init
     for service, uid in OWNERS.items():
@@ -97,11 +130,15 @@ def test_what_the_containers_really_are(stack: Stack) -> None:
             assert not masked
             assert "ro" in seen["/run/wicketgate"]
         else:
-            assert "/proc/sys" in masked
+            assert "/proc/sys" in masked, service
         allowed = {"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/tmp", "/etc/hosts", "/etc/hostname"}
         allowed |= {"/etc/resolv.conf", "/workspaces", "/run/wicketgate-runner", "/var/lib/wicketgate-runner"}
-        allowed |= {"/run/wicketgate", "/var/lib/wicketgate"}
+        # The list of control groups is root's, and so is what hides parts of /proc: writing needs more than the mount.
+        allowed |= {"/run/wicketgate", "/var/lib/wicketgate", "/sys/fs/cgroup", *masked}
         assert writable <= allowed, (service, writable - allowed)
+        if service == "agent":
+            assert not {"/etc/wicketgate", "/var/lib/wicketgate"} & set(seen)
+            continue
         assert "ro" in seen["/etc/wicketgate"]
         assert not {place for place in writable if place.startswith("/var/lib/wicketgate")} & (
             {"/var/lib/wicketgate"} if is_init else {"/var/lib/wicketgate-runner"}
@@ -115,7 +152,7 @@ def test_the_runner_has_no_network_and_the_broker_one(stack: Stack) -> None:
         return {line.partition(":")[0].strip() for line in lines}
 
     assert interfaces("runner") == {"lo"}
-    assert interfaces("broker") == {"lo", "eth0"}
+    assert interfaces("broker") == interfaces("agent") == {"lo", "eth0"}
 
 
 def test_unmasked_proc_gives_the_runner_nothing(stack: Stack) -> None:

@@ -1,0 +1,45 @@
+"""One virtual machine for all tests in here."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compose.image import PYTHON, copy_project, download_wheels
+from tests.tree import ROOT
+from tests.vm.machine import Machine, make_machine, start_machine
+
+
+@pytest.fixture(scope="session")
+def vm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine with Debian's kernel; the project is in /project, and Python there finds the locked packages."""
+    work = tmp_path_factory.mktemp("vm")
+    project = work / "project"
+    project.mkdir()
+    copy_project(project)
+    install_packages(project / "site", work)
+    with start_machine(make_machine(), project, work) as machine:
+        yield machine
+
+
+def install_packages(target: Path, work: Path) -> None:
+    """Unpack the locked packages for the machine's Python."""
+    wheels = work / "wheels"
+    download_wheels(wheels)
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-index", "--no-compile"]
+    choice = ["--python-version", PYTHON, "--only-binary=:all:", "--find-links", str(wheels), "--target", str(target)]
+    lock = ["--require-hashes", "-r", str(ROOT / "requirements/runtime.lock")]
+    subprocess.run([*pip, *choice, *lock], check=True)
+    shutil.rmtree(wheels)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of these need root, to make the machine's disk."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.live)
+            item.add_marker(pytest.mark.root_only)
