@@ -130,6 +130,8 @@ def _network(entry: Entry, class_uid: int, activity: int) -> Event:
         event["firewall_rule"] = {"name": entry.rule}
     if entry.policy:
         event["policy"] = {"version": entry.policy}
+    if entry.count:
+        event["count"] = entry.count
     if entry.duration_ms:
         event["duration"] = int(entry.duration_ms)
     if entry.bytes_up or entry.bytes_down:

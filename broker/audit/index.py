@@ -18,7 +18,7 @@ from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments, open_segment
 
 INDEX_NAME: Final = "index.sqlite3"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _OPEN_FILES: Final = 64
 _BATCH: Final = 20_000
 _CHUNK: Final = 4 * 1024 * 1024
@@ -35,7 +35,7 @@ CREATE TABLE records (
     kind TEXT NOT NULL, event TEXT NOT NULL, session TEXT NOT NULL, call TEXT NOT NULL, grant_id TEXT NOT NULL,
     plane TEXT NOT NULL, method TEXT NOT NULL, host TEXT NOT NULL, port INTEGER NOT NULL, path TEXT NOT NULL,
     verdict TEXT NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL, detail TEXT NOT NULL, status INTEGER NOT NULL,
-    bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL,
+    bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, count INTEGER NOT NULL,
     PRIMARY KEY (time, file, offset)
 ) WITHOUT ROWID;
 """
@@ -49,9 +49,9 @@ _LOOKUPS: Final = {
     "by_reason": "(reason, time) WHERE verdict IN ('deny', 'failure')",
     "by_place": "(file, offset)",
 }
-_INSERT: Final = f"INSERT OR REPLACE INTO records VALUES ({', '.join('?' * 22)})"  # noqa: S608
+_INSERT: Final = f"INSERT OR REPLACE INTO records VALUES ({', '.join('?' * 23)})"  # noqa: S608
 Row = tuple[
-    int, int, int, int, str, str, str, str, str, str, str, str, str, int, str, str, str, str, str, int, int, int
+    int, int, int, int, str, str, str, str, str, str, str, str, str, int, str, str, str, str, str, int, int, int, int
 ]
 
 
@@ -207,6 +207,7 @@ def _row(entry: Entry, file: int, offset: int, length: int) -> Row:
         entry.status,
         entry.bytes_up,
         entry.bytes_down,
+        entry.count or 1,
     )
 
 

@@ -132,14 +132,15 @@ def summarise(index: AuditIndex, wanted: Filter) -> list[SummaryRow]:
     """Count verdicts and bytes per session and host, the busiest host of each session first.
 
     What was allowed and then refused after all (by the address guard, say) counts as denied; a failure counts as
-    allowed, too. Bytes are those of close records: progress records report the same bytes earlier.
+    allowed, too. A record that stands for many counts for all of them. Bytes are those of close records: progress
+    records report the same bytes earlier.
     """
     where, values = _conditions(wanted)
     where.append("kind IN ('decision', 'close') AND host <> ''")
     rows = index.database.execute(
         "SELECT session, host, "  # noqa: S608
         "SUM(kind = 'decision' AND verdict = 'allow') - SUM(kind = 'close' AND verdict = 'deny'), "
-        "SUM(verdict = 'deny'), SUM(verdict = 'failure'), "
+        "SUM((verdict = 'deny') * count), SUM(verdict = 'failure'), "
         "SUM(bytes_up * (kind = 'close')), SUM(bytes_down * (kind = 'close')), "
         f"MIN(time), MAX(time) FROM records WHERE {' AND '.join(where)} GROUP BY session, host "
         "ORDER BY MAX(MAX(time)) OVER (PARTITION BY session) DESC, session, COUNT(*) DESC, host",

@@ -72,7 +72,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Addresses are `ip:port` with IPv6 in brackets. `path` is the raw target with its query: it is redacted on the way.
     Bytes are payload bytes from (`up`) and to (`down`) the sandbox. `ref` names the decision's record id in a progress
-    or close record.
+    or close record. A `count` says that the record stands for so many refusals like the one in `ref`.
     """
 
     kind: Kind
@@ -98,6 +98,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_down: int = 0
     duration_ms: float = 0.0
     status: int = 0
+    count: int = 0
 
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # what SQLite can hold and add up
@@ -131,6 +132,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_down: Amount = 0
     duration_ms: float = 0.0
     status: Amount = 0
+    count: Amount = 0
     hash: str = ""
 
 

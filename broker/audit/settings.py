@@ -52,5 +52,5 @@ class Counts:
         elif verdict is _FAILURE:
             self.failures += 1
         elif verdict is not None:
-            self.denied += 1
+            self.denied += record.count or 1
             self.allowed -= record.kind is not _DECISION

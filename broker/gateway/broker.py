@@ -83,6 +83,7 @@ class Broker:
         recorder = Recorder(
             append=self.log.append,
             now=lambda: self.reactor.now,
+            later=self.reactor.later,
             policy=self.policy.version,
             session=identity.session,
             call=call,

@@ -1,11 +1,13 @@
 """Audit records of what the data path does, with what one session always says filled in."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from broker.audit.errors import AuditUnavailable
 from broker.audit.log import Counts
 from broker.audit.records import Event, Kind, Plane, Record, Verdict
+from broker.gateway.flood import WINDOW_SECONDS, Flood
 from broker.policy.decide import Allowed, Denied
 from broker.policy.decide import Verdict as Decision
 from broker.policy.reasons import Family, Reason, Refusal
@@ -32,18 +34,22 @@ class About:
 
 @dataclass(slots=True, kw_only=True)
 class Recorder:
-    """Writes the records of one session. `append` is the log's; it raises when the log cannot take a record.
+    """Writes the records of one session. `append` is the log's; it raises when the log cannot take a record. `later`
+    calls back once, after so many seconds.
 
     Only an allow passes that on, because nothing may be allowed without a record: a refusal or an end happens anyway.
     """
 
     append: Callable[[Record], str]
     now: Callable[[], float]
+    later: Callable[[float, Callable[[], None]], object]
     policy: str
     session: str
     call: str = ""
     grant: str = ""
     counts: Counts = field(default_factory=Counts)
+    _flood: Flood = field(default_factory=Flood)
+    _telling: bool = False
 
     def decide(self, about: About, decision: Decision) -> str:
         """Record a verdict; its id is kept in `about` for what follows."""
@@ -81,6 +87,7 @@ class Recorder:
 
     def session_event(self, event: Event, detail: str = "") -> None:
         """Record the begin or the end of the session."""
+        self._tell()
         record = Record(
             kind=Kind.SESSION,
             event=event,
@@ -126,12 +133,31 @@ class Recorder:
             duration_ms=0.0 if kind is Kind.DECISION else round((self.now() - about.started) * 1000, 1),
             status=status,
         )
-        try:
-            identity = self.append(record)
-        except AuditUnavailable:
-            if verdict is Verdict.ALLOW:
-                raise
-            return ""  # a refusal stands without a record; the log itself counts what it had to turn away
+        refusal = verdict is not Verdict.ALLOW and not about.record  # nothing was allowed before
+        identity = self._flood.hold(record, self.now()) if refusal else None
+        if identity is None:
+            try:
+                identity = self.append(record)
+            except AuditUnavailable:
+                if verdict is Verdict.ALLOW:
+                    raise
+                return ""  # a refusal stands without a record; the log itself counts what it had to turn away
+            if refusal:
+                self._flood.wrote(record, identity)
+                self._tell_later()
         self.counts.add(record)
         about.record = about.record or identity
         return identity
+
+    def _tell_later(self) -> None:
+        if self._flood.is_counting and not self._telling:
+            self._telling = True
+            self.later(WINDOW_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        """Put on record what was only counted."""
+        self._telling = False
+        for record in self._flood.drain():
+            # Refused where it cannot be written, like what it stands for; the log says that it turned something away.
+            with suppress(AuditUnavailable):
+                self.append(record)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker.audit.directory import open_directory
@@ -387,3 +388,14 @@ def test_every_line_of_the_log_is_in_the_index(directory: Path) -> None:
     write_log(directory, 30, max_bytes=2500)
     with index_of(directory) as index:
         assert index.database.execute("SELECT COUNT(*) FROM records").fetchone()[0] == len(lines(directory))
+
+
+def test_a_record_that_stands_for_many_counts_for_all(directory: Path) -> None:
+    with AuditLog.open(directory) as log:
+        first = log.append(decision(1, allow=False))
+        log.append(msgspec.structs.replace(decision(1, allow=False), ref=first, count=499))
+        assert log.counts.denied == 500
+    with index_of(directory) as index:
+        (row,) = summarise(index, Filter())
+        assert (row.denied, row.allowed) == (500, 0)
+        assert [entry.count for entry in search(index, Filter()).entries if entry.kind == "decision"] == [499, 0]
