@@ -5,25 +5,29 @@ mounted with what was judged, bound it, let the command begin. Nothing of the co
 and a step that fails undoes those before it. What is to be done when everything of the sandbox is dead: `Built.settle`.
 """
 
+import codecs
 import contextlib
+import importlib
 import os
 import resource
-import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sandbox import cgroups, protect
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
 from sandbox.launch import Entry, Launched, launch
 from sandbox.limits import OOM_SCORE_ADJ, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
 from sandbox.plan import Operation, plan
-from sandbox.protect import Finding, MountsDifferError
 from sandbox.spec import SandboxSpec
 from sandbox.supervise import children
-from sandbox.workspace import Workspace, WorkspaceError
+
+if TYPE_CHECKING:  # loaded where there is a workspace or a control group: a command without them starts faster
+    from sandbox import cgroups, protect
+    from sandbox.protect import Finding
+    from sandbox.workspace import Workspace
 
 HOLD_SECONDS, POLL_SECONDS = 10.0, 0.0002
 GITS = "git"  # below the state: repositories that payloads made at the top of a workspace
@@ -48,7 +52,7 @@ class Ground:
 
     host: Host
     state: Path | None = None
-    support: cgroups.Support = field(default_factory=lambda: cgroups.Support(version=cgroups.Version.NONE))
+    support: "cgroups.Support | None" = None
     namespaces: Namespaces | None = None
 
 
@@ -57,8 +61,8 @@ class Guard:
     """The protection of one session's workspace: the directory, what was found in it, the share in the held names."""
 
     root: int
-    found: protect.Survey
-    hold: protect.Hold
+    found: "protect.Survey"
+    hold: "protect.Hold"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class Built:
     rlimits: tuple[Rlimit, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str
-    group: cgroups.Group | None = None
+    group: "cgroups.Group | None" = None
     guard: Guard | None = None
 
     def entry(self, argv: tuple[str, ...], stdio: Mapping[int, int], *, directory: str = "") -> Entry:
@@ -89,16 +93,17 @@ class Built:
             oom_score_adj=OOM_SCORE_ADJ,
         )
 
-    def settle(self) -> tuple[Finding, ...]:
+    def settle(self) -> "tuple[Finding, ...]":
         """Undo what the sandbox needed outside of itself, and make harmless what it planted in its workspace.
 
         Call it once, when all its processes are dead. The findings say what was set aside.
         """
         findings: tuple[Finding, ...] = ()
         if self.group is not None:
-            with contextlib.suppress(cgroups.GroupError):
-                self.group.remove()
+            _remove(self.group)
         if self.guard is not None:
+            from sandbox import protect  # noqa: PLC0415  loaded by `build`
+
             try:
                 findings = protect.settle(self.guard.root, self.guard.found)
             finally:
@@ -116,7 +121,7 @@ def build(  # noqa: PLR0913  one parameter a part
     ground: Ground,
     *,
     limits: Limits | None = None,
-    workspace: Workspace | None = None,
+    workspace: "Workspace | None" = None,
     network: int | None = None,
     stdio: Mapping[int, int] | None = None,
 ) -> Built:
@@ -159,11 +164,22 @@ def build(  # noqa: PLR0913  one parameter a part
     return built
 
 
+def preload() -> None:
+    """Load what a workspace needs, before a change of user that may make this interpreter unreadable."""
+    for name in ("sandbox.protect", "sandbox.workspace"):
+        importlib.import_module(name)
+    for codec in ("ascii", "utf-8"):
+        codecs.lookup(codec)
+
+
 def _guard(
-    workspace: Workspace | None, state: Path | None, undo: contextlib.ExitStack
+    workspace: "Workspace | None", state: Path | None, undo: contextlib.ExitStack
 ) -> tuple[Guard | None, tuple[Operation, ...]]:
     if workspace is None:
         return None, ()
+    from sandbox import protect  # noqa: PLC0415
+    from sandbox.workspace import WorkspaceError  # noqa: PLC0415
+
     if state is None:
         raise LaunchError(
             Code.NO_STATE_DIRECTORY,
@@ -190,16 +206,18 @@ def _guard(
     return guard, protect.operations(workspace.path, found, held=hold.held, private_git=private)
 
 
-def _open(workspace: Workspace) -> int:
+def _open(workspace: "Workspace") -> int:
     with workspace.opened() as place:
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _group(support: cgroups.Support, limits: Limits, undo: contextlib.ExitStack) -> cgroups.Group | None:
-    if not (support.bounds_memory or support.bounds_tasks):
+def _group(support: "cgroups.Support | None", limits: Limits, undo: contextlib.ExitStack) -> "cgroups.Group | None":
+    if support is None or not (support.bounds_memory or support.bounds_tasks):
         return None
+    from sandbox import cgroups  # noqa: PLC0415
+
     try:
-        group = cgroups.create(support, secrets.token_hex(8), limits)
+        group = cgroups.create(support, os.urandom(8).hex(), limits)
     except cgroups.GroupError as error:
         cause = f"The session's control group cannot be made ({error})."
         raise LaunchError(Code.SANDBOX_FAILED, cause, "Start the runner again in a delegated group.") from error
@@ -207,13 +225,15 @@ def _group(support: cgroups.Support, limits: Limits, undo: contextlib.ExitStack)
     return group
 
 
-def _remove(group: cgroups.Group) -> None:
+def _remove(group: "cgroups.Group") -> None:
+    from sandbox import cgroups  # noqa: PLC0415
+
     with contextlib.suppress(cgroups.GroupError):
         group.remove()
 
 
-def _bounds_memory(group: cgroups.Group | None, ground: Ground) -> bool:
-    return group is not None and ground.support.bounds_memory
+def _bounds_memory(group: "cgroups.Group | None", ground: Ground) -> bool:
+    return group is not None and ground.support is not None and ground.support.bounds_memory
 
 
 @contextlib.contextmanager
@@ -256,20 +276,22 @@ def _has_no_capabilities(pid: int) -> bool:
     return int(status.partition("CapEff:")[2].split(None, 1)[0], 16) == 0
 
 
-def _verify(built: Built, workspace: Workspace | None) -> None:
+def _verify(built: Built, workspace: "Workspace | None") -> None:
     if workspace is None or built.guard is None:
         return
+    from sandbox import protect  # noqa: PLC0415
+
     try:
         place = f"/proc/{built.init}/root{workspace.path}"
         inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(inside)
             if (found.st_dev, found.st_ino) != (workspace.device, workspace.inode):
-                raise MountsDifferError("the workspace was exchanged for another directory")
+                raise protect.MountsDifferError("the workspace was exchanged for another directory")
             protect.verify(inside, built.guard.found, held=built.guard.hold.held)
         finally:
             os.close(inside)
-    except (MountsDifferError, OSError) as error:
+    except (protect.MountsDifferError, OSError) as error:
         cause = f"The workspace changed while the sandbox was built: {error}."
         raise LaunchError(Code.BAD_WORKSPACE, cause, _AGAIN) from error
 
@@ -281,7 +303,7 @@ def _bound(built: Built, inner: tuple[Rlimit, ...]) -> None:
         Path(f"/proc/{built.init}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
         if built.group is not None:
             built.group.add(built.init)
-    except (OSError, cgroups.GroupError) as error:
+    except Exception as error:
         raise LaunchError(Code.SANDBOX_FAILED, f"The sandbox cannot be bounded ({error}).", _AGAIN) from error
 
 

@@ -11,7 +11,7 @@ from sandbox.spec import Authority as Rights
 from sandbox.supervise import block_signals
 from sandbox.terminal import KeptTerminal
 from wicketgate.identity import serving_identity
-from wicketgate.start import Outcome, Request, Start
+from wicketgate.start import Outcome, Request, Start, workspace_state
 
 __all__ = ["Outcome", "Request", "run"]
 
@@ -20,11 +20,13 @@ def run(request: Request) -> Outcome:
     """Run the command to its end. Raises LaunchError or Interrupted before anything of the command was executed."""
     host = look_at_host()
     find_command(request.argv[0], request.workspace)
+    identity = serving_identity()
     start = Start(
         request=request,
         session=os.urandom(8).hex(),
         host=host,
-        identity=serving_identity(),
+        identity=identity,
+        state=None if request.judged is None else workspace_state(identity),
     )
     if request.policy is not None:
         from wicketgate import cabled  # noqa: PLC0415  a command without a network needs none of it

@@ -11,40 +11,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netns.kernel import enter_user_namespace, explain_namespaces
+from sandbox.construct import Ground, build, preload
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
-from sandbox.launch import launch
 from sandbox.ownership import lend_workspace
-from sandbox.plan import plan
 from sandbox.spec import Authority as Rights
 from sandbox.spec import Call, SandboxSpec, Terminal
 from sandbox.supervise import Ending, check_interrupted, supervise
-from wicketgate.identity import Identity, lend_pipes
+from wicketgate.identity import Identity, lend_pipes, prepare_state
 from wicketgate.output import Capture, Captured
+from wicketgate.speech import say
 
 if TYPE_CHECKING:  # a command without a network needs none of these, and they are most of the start's time
     from broker.control.messages import Finished
     from broker.policy.addresses import Address
     from broker.policy.authority import Authority
     from broker.policy.rules import Policy
+    from sandbox.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One `wicketgate run`. Without `policy` and `grant` it has no network.
 
-    `grant`: the id of a grant and the attach socket of the broker that issued it.
+    `grant`: the id of a grant and the attach socket of the broker that issued it. `judged`: the workspace.
     """
 
     argv: tuple[str, ...]
     policy: "Policy | None" = None
     grant: tuple[str, Path] | None = None
-    workspace: Path | None = None
+    judged: "Workspace | None" = None
     fixed: "Mapping[Authority, tuple[Address, ...]]" = field(default_factory=dict)
     certificates: tuple[bytes, ...] = ()
     timeout: float | None = None
     terminal: Terminal = field(default_factory=Terminal)
     capture: bool = False
+
+    @property
+    def workspace(self) -> Path | None:
+        """The path of the judged workspace."""
+        return None if self.judged is None else self.judged.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,7 @@ class Start:
     session: str
     host: Host
     identity: Identity
+    state: Path | None = None  # where the held names of a workspace are kept
 
     def drop(self) -> None:
         """Give up what only root has, for good, and enter the user namespace. Raises LaunchError."""
@@ -97,9 +104,24 @@ class Start:
         with contextlib.nullcontext() if capture is None else capture:
             stdio = capture.stdio if capture is not None else {}
             check_interrupted()
-            launched = launch(
-                plan(spec, self.host.layout), bwrap_fd=self.host.bwrap_fd, seccomp=self.host.seccomp, stdio=stdio
-            )
+            built = build(spec, Ground(host=self.host, state=self.state), workspace=request.judged, stdio=stdio)
             watched = {**(drains or {}), **(capture.drains() if capture is not None else {})}
-            ending = supervise(launched, timeout=spec.timeout, broker=broker, drains=watched)
+            ending = supervise(built.launched, timeout=spec.timeout, broker=broker, drains=watched)
+            for finding in built.settle():
+                say(f"{finding.path} was {finding.done}")
         return ending, capture.result() if capture is not None else None
+
+
+def workspace_state(identity: Identity) -> Path:
+    """The state directory, made for the serving user, with what a workspace needs loaded. Raises LaunchError."""
+    from broker.audit.location import NoStateDirectory, default_state_dir  # noqa: PLC0415
+
+    preload()
+    cure = "Set XDG_STATE_HOME to a directory that this user can write."
+    try:
+        state = default_state_dir(os.environ, os.geteuid())
+        prepare_state(state, identity)
+    except (NoStateDirectory, OSError) as error:
+        cause = f"There is no state directory ({error}), and without one a workspace cannot be protected."
+        raise LaunchError(Code.NO_STATE_DIRECTORY, cause, cure) from error
+    return state

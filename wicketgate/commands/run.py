@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # loaded where something is allowed; a command without a netw
     from broker.policy.addresses import Address
     from broker.policy.authority import Authority
     from broker.policy.rules import Policy
+    from sandbox.workspace import Workspace
 
 REFUSED = 125
 MAX_CERTIFICATES = 4 << 20
@@ -63,7 +64,7 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
         argv=command,
         policy=policy,
         grant=_grant(grant, socket),
-        workspace=_workspace(workspace),
+        judged=_workspace(workspace),
         fixed=_fixed(resolve),
         certificates=tuple(_certificates(path) for path in cacert),
         timeout=timeout,
@@ -132,7 +133,7 @@ def _fixed(resolve: tuple[str, ...]) -> "dict[Authority, tuple[Address, ...]]":
     return fixed
 
 
-def _workspace(path: str | None) -> Path | None:
+def _workspace(path: str | None) -> "Workspace | None":
     if path is None:
         return None
     if not path:
@@ -149,7 +150,7 @@ def _workspace(path: str | None) -> Path | None:
         typed = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118  `..` after a link is the kernel's to resolve
         # Root may name a directory of anybody's; the payload then writes there as its owner (sandbox.ownership).
         owner = uid or os.stat(typed).st_uid  # noqa: PTH116
-        return validate_workspace(typed, forbidden=forbidden_roots(uid=uid, state=state), uid=owner).path
+        return validate_workspace(typed, forbidden=forbidden_roots(uid=uid, state=state), uid=owner)
     except WorkspaceError as error:
         raise click.UsageError(f"--workspace: {error}") from error
     except (OSError, ValueError) as error:

@@ -168,13 +168,14 @@ class Operations(TerminalOperations):
         return schema.WorkspaceList(root=None if root is None else str(root), names=list(names))
 
     async def show_health(self, _caller: Caller) -> schema.Health:
+        support = self.workshop.ground.support
         return schema.Health(
             version=self.version,
             started_at=_time(self.started_at),
             sessions=len(self.sessions.everything()),
             jobs_running=sum(job.state is JobOutcome.RUNNING for job in self.jobs.everything()),
             terminals=len(self.terminals.everything()),
-            bounds=self.workshop.ground.support.version.value,
+            bounds="none" if support is None else support.version.value,
             broker=self.broker,
         )
 
