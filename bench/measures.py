@@ -21,6 +21,7 @@ class Unit(Enum):
     MEGABYTES = "MB/s"
     MICROSECONDS = "µs"
     KILOBYTES = "KB"
+    HELD = "MB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Measure:
 
     @property
     def less_is_better(self) -> bool:
-        return self.unit in (Unit.MICROSECONDS, Unit.KILOBYTES)
+        return self.unit in (Unit.MICROSECONDS, Unit.KILOBYTES, Unit.HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,14 @@ class Sample:
 
 
 MEASURES: Final = (
+    Measure(
+        key="idle",
+        title="memory of everything that was started, idle",
+        kind="idle",
+        origin="hold",
+        concurrency=0,
+        unit=Unit.HELD,
+    ),
     # First, before a proxy has memory to spare from other tunnels.
     Measure(
         key="memory",
@@ -199,6 +208,8 @@ MEASURES: Final = (
 
 def take(measure: Measure, subject: Running, origins: Origins, seconds: float) -> Sample:
     """Measure once. Raises RuntimeError when the subject could not do it or gave wrong bytes."""
+    if measure.unit is Unit.HELD:
+        return Sample(value=subject.cost().memory / MEGABYTE, cpu=None)
     if measure.unit is Unit.KILOBYTES:
         return _memory(measure, subject, origins)
     order = {"kind": measure.kind, "concurrency": measure.concurrency, "seconds": seconds}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.processes import free_port, running, wait_for_port
 from bench.subjects import Place, Running, Subject, plain_client, process_tree, program_version
 
-TUNNEL_KINDS: Final = frozenset(["greet", "stream", "ask", "ask-new", "download", "hold"])
+TUNNEL_KINDS: Final = frozenset(["greet", "stream", "ask", "ask-new", "download", "hold", "idle"])
 
 SQUID: Final = """
 http_port 127.0.0.1:{port}

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from bench.measures import Measure, Unit
-from bench.results import Reached, Row, Table, as_document
+from bench.measures import Unit
+from bench.results import Reached, Row
 
 FULL = 0.93
 
@@ -70,10 +70,10 @@ def print_goals(console: Console, reached: list[Reached], titles: dict[str, str]
     console.print(grid)
 
 
-def write_document(directory: Path, table: Table, measures: list[Measure], about: dict[str, Any]) -> Path:
+def write_document(directory: Path, document: dict[str, Any]) -> Path:
     """Write `<time>.json` and `latest.json`; the path of the first."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_document(table, measures, about), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     path = directory / f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}.json"
     path.write_text(text, encoding="utf-8")
     (directory / "latest.json").write_text(text, encoding="utf-8")

@@ -1,11 +1,14 @@
 """The figures of a run: medians over rounds, ratios within the run, our place against each goal. No I/O."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bench.measures import Measure, Sample
+from bench.measures import MEASURES, Sample
+
+if TYPE_CHECKING:
+    from bench.curves import Curve
 
 
 def _median(figures: Iterable[float | None]) -> float | None:
@@ -122,27 +125,45 @@ def _figure(row: Row | None, of: str) -> float | None:
     return figure
 
 
-def as_document(table: Table, measures: Iterable[Measure], about: dict[str, Any]) -> dict[str, Any]:
+def as_document(
+    table: Table,
+    titles: Mapping[str, str],
+    about: dict[str, Any],
+    reached: Iterable[Reached] = (),
+    curves: "Iterable[Curve]" = (),
+) -> dict[str, Any]:
     """The run as one JSON document: every sample, so that anything else can be computed from it."""
-    titles = {measure.key: (measure.title, measure.unit.value) for measure in measures}
+    units = {measure.key: measure.unit.value for measure in MEASURES}
     return {
         "about": about,
+        "goals": [
+            {
+                "title": titles.get(one.goal.measure, one.goal.measure),
+                "ours": one.ours,
+                "goal": one.goal.words(one.peer),
+                "ratio": one.ratio,
+                "reached": one.reached,
+            }
+            for one in reached
+        ],
         "measures": {
             key: {
-                "title": titles.get(key, (key, ""))[0],
-                "unit": titles.get(key, (key, ""))[1],
-                "subjects": {
-                    name: {
-                        "median": row.value,
-                        "cpu_microseconds": row.cpu,
-                        "proxy_core_busy": row.proxy_core,
-                        "load_core_busy": row.load_core,
-                        "rounds": [sample.value for sample in row.samples],
-                        "failure": row.failure or None,
-                    }
-                    for name, row in rows.items()
-                },
+                "title": titles.get(key, key),
+                "unit": units.get(key, "µs"),
+                "subjects": {name: _row_document(row) for name, row in rows.items()},
             }
             for key, rows in table.items()
         },
+        "curves": {curve.key: curve.as_document() for curve in curves},
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "median": row.value,
+        "cpu_microseconds": row.cpu,
+        "proxy_core_busy": row.proxy_core,
+        "load_core_busy": row.load_core,
+        "rounds": [sample.value for sample in row.samples],
+        "failure": row.failure or None,
     }

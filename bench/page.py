@@ -1,0 +1,117 @@
+"""The page of the documentation: tables, plots and our place against each goal, from the JSON of one run.
+
+    python -m bench.page [RESULT.json]        writes docs/reference/performance.md and its plots
+
+It measures nothing, so what the page says is what a run has found.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.plots import bars, format_figure, lines
+from bench.processes import ROOT
+
+LATEST: Final = ROOT / "bench" / "results" / "latest.json"
+PAGE: Final = ROOT / "docs" / "reference" / "performance.md"
+OURS: Final = "Wicketgate"
+
+INTRODUCTION: Final = """\
+# Performance
+
+Measured by `scripts/bench` and written from its result by `python -m bench.page`; nothing here is typed in by hand. The
+product runs as it ships (sandbox, bridge, policy, audit log), the peers with the configuration that someone would write
+who only wants what is measured. Each proxy has a core of its own; client and origin (nginx) share another one. Rounds
+are interleaved over the subjects, figures are medians. **Only ratios within one run mean something**, and on a machine
+that does other work at the same time only the CPU of the proxy itself does: the kernel counts it for each process.
+"""
+
+
+def write_page(document: dict[str, Any], page: Path = PAGE) -> list[Path]:
+    """Write the page and its plots; the paths written."""
+    plots = page.with_suffix("")
+    plots.mkdir(parents=True, exist_ok=True)
+    pictures = dict(_pictures(document))
+    for name, text in pictures.items():
+        (plots / f"{name}.svg").write_text(text, encoding="utf-8")
+    page.write_text("\n".join(_lines(document, frozenset(pictures), plots.name)), encoding="utf-8")
+    return [page, *(plots / f"{name}.svg" for name in pictures)]
+
+
+def _pictures(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, measure in document["measures"].items():
+        found = measure["subjects"]
+        values = {name: one["median"] for name, one in found.items() if one["median"] is not None}
+        ours = frozenset(name for name in values if name.lower().startswith(OURS.lower()))
+        if len(values) > 1:
+            yield key, bars(measure["title"], values, unit=measure["unit"], ours=ours)
+        cpu = {name: one["cpu_microseconds"] for name, one in found.items() if one["cpu_microseconds"]}
+        if len(cpu) > 1 and measure["unit"] != "KB":
+            each = "µs per MB" if measure["unit"] == "MB/s" else "µs each"
+            yield f"{key}-cpu", bars(f"{measure['title']}: the proxy's own CPU", cpu, unit=each, ours=ours)
+    for key, curve in document.get("curves", {}).items():
+        titles = {"x_title": curve["x_title"], "y_title": curve["y_title"]}
+        yield f"curve-{key}", lines(curve["title"], curve["x"], curve["series"], **titles)
+
+
+def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> Iterator[str]:
+    yield INTRODUCTION
+    yield from _about(document["about"])
+    yield from _goals(document)
+    for key, measure in document["measures"].items():
+        yield f"\n## {_sentence(measure['title'])}\n"
+        yield from (f"![{name}]({folder}/{name}.svg)\n" for name in (key, f"{key}-cpu") if name in pictures)
+        yield from _table(measure)
+    curves = document.get("curves", {})
+    if curves:
+        yield "\n## Scale\n"
+    yield from (f"![{curve['title']}]({folder}/curve-{key}.svg)\n" for key, curve in curves.items())
+
+
+def _about(about: dict[str, Any]) -> Iterator[str]:
+    machine = about["machine"]
+    load = ", ".join(f"{one:.1f}" for one in about["load_after"])
+    yield f"- Machine: {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; Python {about['python']}."
+    yield f"- {about['rounds']} rounds of {about['seconds']:g} s. Load average at the end (1, 5, 15 min): {load}."
+    told = [f"{name} ({version})" for name, version in about["versions"].items() if version and OURS not in name]
+    yield f"- Peers: {'; '.join(told)}."
+    missing = [name for name, version in about["versions"].items() if version is None]
+    if missing:
+        yield f"- Not installed, so not measured: {', '.join(missing)}."
+
+
+def _goals(document: dict[str, Any]) -> Iterator[str]:
+    yield "\n## Against the goals\n"
+    yield "| measure | ours | goal | here | |\n|---|---|---|---|---|"
+    for one in document.get("goals", []):
+        place = "reached" if one["reached"] else "**not reached**"
+        yield f"| {one['title']} | {one['ours']} | {one['goal']} | {format_figure(one['ratio'])} | {place} |"
+
+
+def _table(measure: dict[str, Any]) -> Iterator[str]:
+    cpu = "CPU µs per MB" if measure["unit"] == "MB/s" else "CPU µs each"
+    yield f"| subject | {measure['unit']} | {cpu} | cores busy (proxy, load) |\n|---|---|---|---|"
+    for name, one in measure["subjects"].items():
+        if one["failure"]:
+            yield f"| {name} | failed: {one['failure'].splitlines()[0][:90]} | | |"
+        elif one["median"] is not None:
+            busy = [one["proxy_core_busy"], one["load_core_busy"]]
+            cores = ", ".join(f"{share:.0%}" for share in busy) if None not in busy else ""
+            spent = format_figure(one["cpu_microseconds"]) if one["cpu_microseconds"] else ""
+            yield f"| {name} | {format_figure(one['median'])} | {spent} | {cores} |"
+
+
+def _sentence(title: str) -> str:
+    return title[:1].upper() + title[1:]
+
+
+def main() -> None:
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else LATEST
+    for path in write_page(json.loads(source.read_text(encoding="utf-8"))):
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

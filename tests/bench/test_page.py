@@ -1,0 +1,69 @@
+"""The page and its plots say what the result says, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.curves import Curve
+from bench.measures import Sample
+from bench.page import write_page
+from bench.plots import bars, format_figure, lines
+from bench.results import Row, as_document, judge
+
+SVG = "{http://www.w3.org/2000/svg}"
+ABOUT = {
+    "load_after": (0.5, 0.25, 0.125),
+    "machine": {"cpu": "a processor", "cores": 2, "kernel": "6.1"},
+    "python": "3.12.1",
+    "rounds": 5,
+    "seconds": 2.0,
+    "versions": {"Squid": "Squid 5.7", "mitmdump": None, "Wicketgate, inspect": "0.1.0"},
+}
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    def row(value: float) -> Row:
+        return Row(samples=[Sample(value=value, cpu=100.0, proxy_core=1.0, load_core=0.5)])
+
+    table = {"new": {"Squid": row(1000), "tinyproxy": Row(failure="no & such"), "Wicketgate, splice": row(1500)}}
+    curve = Curve(key="rules", title="by <rules>", x_title="rules", y_title="µs", x=(1.0, 1000.0), series={"a": (1, 2)})
+    return as_document(table, {"new": "new connections"}, ABOUT, judge(table, ["Wicketgate, splice"]), [curve])
+
+
+def test_the_page_has_every_figure_and_every_plot(document: dict[str, Any], tmp_path: Path) -> None:
+    page, *plots = write_page(document, tmp_path / "performance.md")
+    text = page.read_text()
+    assert "| new connections | Wicketgate, splice | ≥ 1.3 x Squid | 1.50 | reached |" in text
+    assert "| Squid | 1,000 | 100 | 100%, 50% |" in text
+    assert "| tinyproxy | failed: no & such | | |" in text
+    assert "Not installed, so not measured: mitmdump." in text
+    assert {plot.name for plot in plots} == {"new.svg", "new-cpu.svg", "curve-rules.svg"}
+    assert all(f"](performance/{plot.name})" in text and plot.exists() for plot in plots)
+
+
+def test_a_bar_is_as_long_as_its_value() -> None:
+    drawn = ElementTree.fromstring(bars("t", {"a & b": 50.0, "c": 100.0}, unit="µs", ours=frozenset(["c"])))
+    one, other = drawn.iter(f"{SVG}rect")
+    assert float(one.attrib["width"]) * 2 == pytest.approx(float(other.attrib["width"]), abs=0.2)
+    assert one.attrib["fill"] != other.attrib["fill"]
+    assert {"a & b", "50.0 µs", "100 µs"} <= {text.text for text in drawn.iter(f"{SVG}text")}
+
+
+def test_a_curve_rises_with_its_values_and_keeps_inside() -> None:
+    drawn = ElementTree.fromstring(lines("t", [10, 100, 1000], {"a": [1, 2, 4]}, x_title="x", y_title="y"))
+    points = [tuple(map(float, pair.split(","))) for pair in drawn.find(f"{SVG}polyline").attrib["points"].split()]  # type: ignore[union-attr]
+    steps = [right[0] - left[0] for left, right in zip(points, points[1:], strict=False)]
+    assert steps[0] == pytest.approx(steps[1], abs=0.2)  # logarithmic
+    heights = [height for _, height in points]
+    assert heights == sorted(heights, reverse=True)
+    assert all(0 < height < 320 for height in heights)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.01234, "0.0123"), (1.5, "1.50"), (99.95, "100.0"), (12345.6, "12,346")]
+)
+def test_three_digits_are_shown(value: float, text: str) -> None:
+    assert format_figure(value) == text
