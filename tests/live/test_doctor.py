@@ -1,0 +1,140 @@
+"""`wicketgate doctor` on a host: it says what is, and its proof from inside can fail."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.doctor_wholes import INSIDE
+from tests.tree import ROOT
+
+pytestmark = pytest.mark.live
+
+WICKETGATE = (sys.executable, "-m", "wicketgate")
+PYTHON = "/usr/bin/python3"
+
+
+def doctor(*words: str, environ: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [*WICKETGATE, "doctor", "--json", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **(environ or {})},
+        timeout=120,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def finding(report: dict[str, Any], check: str) -> dict[str, Any]:
+    return dict(next(one for one in report["findings"] if one["check"] == check))
+
+
+def test_a_host_that_can_says_so() -> None:
+    code, report = doctor()
+    assert (code, report["exit_code"], report["modes"]) == (0, 0, {"sandbox": True, "bridge": True})
+    assert {one["check"] for one in report["findings"] if one["state"] == "ok"} >= {
+        *("bubblewrap", "namespaces", "cable", "sandbox", "bridge", "clock", "disk")
+    }
+    assert report["facts"]["uid"] != 0, "it is the serving user that is examined"
+
+
+def test_people_read_the_same_sentences() -> None:
+    said = subprocess.run([*WICKETGATE, "doctor"], check=False, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    _, report = doctor()
+    assert said.returncode == 0
+    for one in report["findings"]:
+        assert one["sentence"] in said.stdout
+
+
+def test_the_proof_goes_through_a_run_of_ones_own() -> None:
+    program = subprocess.run([*WICKETGATE, "doctor", "--inside"], check=True, capture_output=True, cwd=ROOT).stdout
+    done = subprocess.run(
+        [*WICKETGATE, "run", "--", PYTHON, "-I", "-"],
+        check=False,
+        input=program,
+        capture_output=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done
+    checks = json.loads(done.stdout)["checks"]
+    assert len(checks) == 11
+    assert all(one["ok"] for one in checks)
+
+
+def test_outside_of_a_sandbox_the_proof_fails() -> None:
+    """The oracle: what the checks look for is there when there is no sandbox around them."""
+    done = subprocess.run([PYTHON, "-I", "-S", str(INSIDE)], check=False, capture_output=True, text=True, timeout=120)
+    checks = {one["check"]: one["ok"] for one in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 1
+    for name in ("mounts", "rights", "system calls"):
+        assert checks[name] is False, checks
+
+
+def bind(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    path.chmod(0o666)
+    return listener
+
+
+def absent(_path: Path) -> None:
+    pass
+
+
+def a_file(path: Path) -> None:
+    path.write_text("")
+
+
+def nobody(path: Path) -> None:
+    bind(path).close()
+
+
+def silent(path: Path) -> socket.socket:
+    listener = bind(path)
+    listener.listen(1)
+    return listener
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (absent, "There is no broker's socket at {} (No such file or directory)."),
+        (a_file, "{} is no socket."),
+        (nobody, "Nobody answers at {} (Connection refused)."),
+        (silent, "Nobody answers at {} (timed out)."),
+    ],
+)
+def test_a_broker_that_does_not_answer(tmp_path: Path, make: Callable[[Path], object], sentence: str) -> None:
+    for place in (tmp_path, *tmp_path.parents[:3]):
+        if place.stat().st_uid == os.geteuid() and place.name.startswith(("pytest", "test", "m", "p", "o")):
+            place.chmod(0o755)
+    path = tmp_path / "s"
+    kept = make(path)
+    code, report = doctor("--attach", str(path))
+    found = finding(report, "broker")
+    assert code == 78
+    assert found["sentence"] == sentence.format(path)
+    assert found["off"] == ["bridge"]
+    assert report["modes"] == {"sandbox": True, "bridge": False}
+    if isinstance(kept, socket.socket):
+        kept.close()
+
+
+def test_without_a_place_for_the_log(tmp_path: Path) -> None:
+    _, report = doctor(environ={"XDG_STATE_HOME": "", "HOME": ""})
+    if os.geteuid() == 0:
+        assert finding(report, "disk")["state"] == "ok"  # root's is /var/lib
+    else:
+        assert finding(report, "disk")["layer"] == "disk"
+        assert report["modes"] == {"sandbox": True, "bridge": False}
+    assert tmp_path.exists()
