@@ -24,6 +24,7 @@ from broker.policy.decide import Denied
 from broker.policy.facts import Facts, Stage
 from broker.policy.grants import Spend
 from broker.policy.reasons import Reason, Refusal
+from broker.policy.rule import ORDINARY
 from broker.wire.http2.answers import format_answer, is_grpc
 from broker.wire.http2.fields import Field, Request, format_response, parse_request, parse_response, parse_trailers
 
@@ -54,6 +55,7 @@ class H2Connection:
         )
         self._link: UpstreamLink | None = None  # where the next request goes
         self._reaching: Reaching | None = None
+        self._rule = ORDINARY  # of the upstream that is reached or in use
         self._exchanges: dict[int, H2Exchange] = {}
         self._has_paid = False
         self._is_leaving = False  # the client said GOAWAY
@@ -224,9 +226,14 @@ class H2Connection:
     # the upstream's side; see `h2_upstream.Owner`
 
     def _reach(self, exchange: H2Exchange) -> None:
-        if self._link is not None:
+        rule = exchange.allowed.rule.upstream
+        if (self._link is not None or self._reaching is not None) and rule != self._rule:
+            detail = "another rule's certificate is in use on this connection; open a new one"
+            self.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, detail))
+        elif self._link is not None:
             self._link.send(exchange)
         elif self._reaching is None:
+            self._rule = rule
             self._reaching = reaching = Reaching(
                 self._session.dialler,
                 self._session.inspector,
@@ -235,6 +242,7 @@ class H2Connection:
                 seconds=self._session.limits.connect_seconds,
                 done=self._reached,
                 alpn=ALPN,
+                rule=rule,
             )
             reaching.start(exchange.allowed.addresses)
 

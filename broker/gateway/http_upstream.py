@@ -11,6 +11,7 @@ from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed
 from broker.policy.reasons import Refusal
+from broker.policy.rule import ORDINARY
 from broker.wire.http1.rewrite import Scheme
 
 
@@ -21,6 +22,7 @@ class UpstreamSide:
         "_failed",
         "_on_event",
         "_own",
+        "_pool",
         "_question",
         "_reached",
         "_reaching",
@@ -47,7 +49,8 @@ class UpstreamSide:
         self._failed = failed
         self._reaching: Reaching | None = None
         self._question: Question | None = None
-        self._own: tuple[Authority, Upstream] | None = None  # kept for this connection's next request
+        self._pool = ""
+        self._own: tuple[str, Authority, Upstream] | None = None  # kept for this connection's next request
         self._taken = 0  # bytes that the current upstream had been given before
         self.current: Upstream | None = None
         self.hung_up = False  # the current one has said that it sends nothing more
@@ -71,12 +74,15 @@ class UpstreamSide:
         """Get an upstream for a judged request. `fresh`: not one that was kept."""
         self._question = question
         authority = question.facts.authority
+        rule = allowed.rule.upstream
+        # One that was reached with a rule's certificate serves no request of another rule.
+        pool = self._pool = self._scheme if rule is ORDINARY else f"{self._scheme} {rule}"
         if not fresh:
-            kept = self._take_own(authority)
+            kept = self._take_own(pool, authority)
             if kept is not None:
                 self._begin(kept)
                 return
-            kept = self._session.upstreams.take(self._scheme, authority)
+            kept = self._session.upstreams.take(pool, authority)
             if kept is not None:
                 self._use(kept)
                 return
@@ -87,6 +93,7 @@ class UpstreamSide:
             authority=authority,
             seconds=self._session.limits.connect_seconds,
             done=self._outcome,
+            rule=rule,
         )
         reaching.start(allowed.addresses)
 
@@ -108,20 +115,20 @@ class UpstreamSide:
         if reusable and not self.hung_up and not upstream.outlet.blocked and self._is_quiet(upstream):
             self._drop_own()
             upstream.used = True
-            self._own = (self._question.facts.authority, upstream)
+            self._own = (self._pool, self._question.facts.authority, upstream)
         else:
             self._close(upstream)
 
     def stir(self, events: int) -> None:
         """An event while no request is under way: a kept upstream has nothing to say, so it ends or broke."""
-        if self._own is not None and (events & HANGUP or (events & ~OUT and not self._is_quiet(self._own[1]))):
+        if self._own is not None and (events & HANGUP or (events & ~OUT and not self._is_quiet(self._own[2]))):
             self._drop_own()
 
     def leave(self) -> None:
         """The client's connection is over: what is under way is reset, what was kept goes to the session's pool."""
         own, self._own = self._own, None
         if own is not None:
-            self._session.upstreams.give(self._scheme, own[0], own[1])
+            self._session.upstreams.give(*own)
         self.drop()
 
     def _is_quiet(self, upstream: Upstream) -> bool:
@@ -137,17 +144,17 @@ class UpstreamSide:
             pass
         return False
 
-    def _take_own(self, authority: Authority) -> Upstream | None:
+    def _take_own(self, pool: str, authority: Authority) -> Upstream | None:
         own = self._own
-        if own is None or own[0] != authority:
+        if own is None or own[0] != pool or own[1] != authority:
             return None
         self._own = None
-        return own[1]
+        return own[2]
 
     def _drop_own(self) -> None:
         own, self._own = self._own, None
         if own is not None:
-            self._close(own[1])
+            self._close(own[2])
 
     def _close(self, upstream: Upstream) -> None:
         self._session.reactor.remove(upstream.stream.sock.fileno())

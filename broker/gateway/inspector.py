@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.policy.rule import ORDINARY, UpstreamTls
+
 if TYPE_CHECKING:
     from certs.authority import CertificateAuthority
     from certs.contexts import LeafCache
@@ -26,6 +28,7 @@ class Inspector:
         self._authority: CertificateAuthority | None = None
         self._leaves: LeafCache | None = None
         self._trust: UpstreamTrust | None = None
+        self._files: dict[str, tuple[int, bytes]] = {}
 
     def authority_pem(self) -> bytes:
         """The authority's trusted certificates, for the trust kit; the authority is made on first use."""
@@ -68,8 +71,24 @@ class Inspector:
         assert self._leaves is not None
         return self._leaves.context_for(name, alpn)
 
-    def client_context(self, host: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
-        """A context that trusts the system's roots and the configured ones. Raises CertsError."""
+    def client_context(self, host: str, alpn: tuple[str, ...], rule: UpstreamTls = ORDINARY) -> ssl.SSLContext:
+        """A context that trusts the system's roots, the configured ones and the rule's. Raises CertsError, OSError."""
         self.load()
         assert self._trust is not None
-        return self._trust.context_for(host, alpn)
+        if rule is ORDINARY:
+            return self._trust.context_for(host, alpn)
+        from certs.upstream import ClientCertificate  # noqa: PLC0415
+
+        client = ClientCertificate(certificate=Path(rule.certificate), key=Path(rule.key)) if rule.key else None
+        return self._trust.context_for(host, alpn, ca=self._read(rule.cacert), client=client)
+
+    def _read(self, path: str) -> bytes:
+        """A rule's PEM file, read again when it has changed: a renewal needs no reload."""
+        if not path:
+            return b""
+        place = Path(path)
+        mark = place.stat().st_mtime_ns
+        known = self._files.get(path)
+        if known is None or known[0] != mark:
+            known = self._files[path] = (mark, place.read_bytes())
+        return known[1]

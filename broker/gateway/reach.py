@@ -12,6 +12,7 @@ from broker.gateway.upstreams import Upstream
 from broker.policy.addresses import Network
 from broker.policy.authority import Authority
 from broker.policy.reasons import Reason, Refusal
+from broker.policy.rule import ORDINARY, UpstreamTls
 from broker.wire.http1.rewrite import Scheme
 from certs.alerts import Fault, TlsFailure, classify_upstream
 from certs.errors import CertsError
@@ -55,6 +56,7 @@ class Reaching:
         "_done",
         "_handshake",
         "_inspector",
+        "_rule",
         "_scheme",
         "_seconds",
     )
@@ -69,6 +71,7 @@ class Reaching:
         seconds: float,
         done: Callable[[Upstream | Refusal], None],
         alpn: tuple[str, ...] = ("http/1.1",),
+        rule: UpstreamTls = ORDINARY,
     ) -> None:
         self._dialler = dialler
         self._inspector = inspector
@@ -76,6 +79,7 @@ class Reaching:
         self._authority = authority
         self._seconds = seconds
         self._alpn = alpn
+        self._rule = rule
         self._done: Callable[[Upstream | Refusal], None] | None = done
         self._dialling: Dialling | None = None
         self._dialled: Dialled | None = None
@@ -118,7 +122,7 @@ class Reaching:
         reactor = self._dialler.reactor
         assert self._inspector is not None
         try:
-            wrapped = wrap_client(self._inspector.client_context(host, self._alpn), dialled.sock, host)
+            wrapped = wrap_client(self._inspector.client_context(host, self._alpn, self._rule), dialled.sock, host)
         except (CertsError, OSError, ValueError) as error:
             self._drop()
             self._finish(Refusal(Reason.INTERNAL, f"TLS to the upstream cannot be set up: {error}"))

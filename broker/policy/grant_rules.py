@@ -8,10 +8,12 @@ from typing import Final
 from broker.policy.problems import Mistake, PolicyError, Problem, quote
 from broker.policy.reading import Findings
 from broker.policy.rules import Rule
-from broker.policy.schema import RULE_KEYS, read_rule, refuse_duplicates
+from broker.policy.schema import RULE_KEYS, UPSTREAM_KEYS, read_rule, refuse_duplicates
 
 # A grant can neither widen by observing, nor stand over strangers' names, nor read the server's configuration.
-GRANT_RULE_KEYS: Final = tuple(key for key in RULE_KEYS if key not in {"preset", "enforce", "allow_public_suffix"})
+# What only the server's own policy says.
+_SERVERS: Final = frozenset({"preset", "enforce", "allow_public_suffix", *UPSTREAM_KEYS})
+GRANT_RULE_KEYS: Final = tuple(key for key in RULE_KEYS if key not in _SERVERS)
 MAX_RULES: Final = 1000
 
 

@@ -25,6 +25,21 @@ class TlsMode(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamTls:
+    """What a rule says about TLS to its hosts, as absolute paths of PEM files; empty: nothing beyond the ordinary.
+
+    cacert: certificates to trust besides the system's. certificate, key: what to present to a host that asks for it.
+    """
+
+    cacert: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+ORDINARY = UpstreamTls()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One rule. `None` means "not restricted"; an empty collection would match nothing and is refused.
 
@@ -36,6 +51,7 @@ class Rule:
     addresses: networks outside the public internet that names of this rule may resolve to. Empty: public ones only.
     enforce: false lets a deny rule, or the methods, paths, query and websocket of an allow rule, only be recorded.
     plain_http: whether requests without TLS are served; `None`: on every port of the rule but 443.
+    upstream: trust and certificate for the broker's own TLS connections to the hosts; only where it inspects.
     """
 
     name: str
@@ -50,6 +66,7 @@ class Rule:
     websocket: bool = False
     enforce: bool = True
     plain_http: bool | None = None
+    upstream: UpstreamTls = ORDINARY
 
     def __post_init__(self) -> None:
         if self.methods is not None and "GET" in self.methods:

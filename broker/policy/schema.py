@@ -14,6 +14,7 @@ from broker.policy.paths import parse_path_pattern
 from broker.policy.problems import Mistake, Severity, quote
 from broker.policy.queries import QueryPattern, parse_query_pattern
 from broker.policy.reading import Findings, Section
+from broker.policy.rule import UpstreamTls
 from broker.policy.rules import Action, Rule, TlsMode
 from broker.policy.toml_lines import Path
 
@@ -30,9 +31,13 @@ RULE_KEYS: Final = (
     "addresses",
     "websocket",
     "plain_http",
+    "upstream_cacert",
+    "upstream_certificate",
+    "upstream_key",
     "enforce",
     "allow_public_suffix",
 )
+UPSTREAM_KEYS: Final = ("upstream_cacert", "upstream_certificate", "upstream_key")
 _ALIASES: Final = {
     "host": "hosts",
     "domain": "hosts",
@@ -49,6 +54,9 @@ _ALIASES: Final = {
     "websockets": "websocket",
     "http": "plain_http",
     "mode": "tls",
+    "cacert": "upstream_cacert",
+    "client_certificate": "upstream_certificate",
+    "client_key": "upstream_key",
 }
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,32}")  # RFC 9110 §5.6.2
@@ -123,11 +131,29 @@ def _read_parts(section: Section, keys: tuple[str, ...]) -> dict[str, object]:
         "websocket": section.flag("websocket", default=False),
         "enforce": section.flag("enforce", default=True),
         "plain_http": section.flag("plain_http"),
+        "upstream": _read_upstream(section),
     }
 
 
+def _read_upstream(section: Section) -> UpstreamTls:
+    values = {key: section.text(key) or "" for key in UPSTREAM_KEYS}
+    for key, value in values.items():
+        if key in section.values and not (value.startswith("/") and value.isprintable()):
+            expected = "the absolute path of a PEM file"
+            section.wrong(
+                Mistake(f"{key} is {quote(value)}", expected, f'{key} = "/etc/wicketgate/{key[9:]}.pem"'), key
+            )
+    if bool(values["upstream_certificate"]) is not bool(values["upstream_key"]):
+        given = "upstream_certificate" if values["upstream_certificate"] else "upstream_key"
+        section.wrong(Mistake(f"{given} stands alone", "a certificate and its key together"), given)
+    if any(values.values()) and section.values.get("tls") == TlsMode.SPLICE.value:
+        section.wrong(Mistake('upstream keys with tls = "splice"', "the client's own TLS is not touched there"), "tls")
+    cacert, certificate, key = values.values()
+    return UpstreamTls(cacert=cacert, certificate=certificate, key=key)
+
+
 def _refuse_in_deny(section: Section) -> None:
-    for key in ("tls", "addresses", "plain_http", "allow_public_suffix"):
+    for key in ("tls", "addresses", "plain_http", *UPSTREAM_KEYS, "allow_public_suffix"):
         if key in section.values:
             section.wrong(Mistake(f"{key} in a deny rule", "no such key: it says nothing there"), key)
 

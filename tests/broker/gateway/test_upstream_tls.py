@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.upstream import public_key_digest
@@ -183,3 +183,34 @@ async def test_a_blocked_key_is_refused_whoever_certified_it(world: World) -> No
         problem = problem_of(answer)
         assert problem["reason"] == "upstream_certificate"
         assert "publicly known" in problem["detail"]
+
+
+@in_world
+async def test_a_rule_brings_its_own_authority_and_certificate(world: World) -> None:
+    """Without the rule's files the upstream is not trusted; with them it is, and gets the certificate that it wants."""
+    ours = leaf(usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+    files = {name: world.directory / f"{name}.pem" for name in ("cacert", "certificate", "key")}
+    files["cacert"].write_bytes(ROOT.pem)
+    files["certificate"].write_bytes(ours.pem)
+    files["key"].write_bytes(ours.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    keys = "".join(f'upstream_{name} = "{path}"\n' for name, path in files.items())
+    rules = (
+        f'[[rule]]\nname = "own"\naction = "allow"\nhosts = ["{HOST}"]\npaths = ["/own"]\n{keys}'
+        f'[[rule]]\nname = "plain"\naction = "allow"\nhosts = ["{HOST}"]\npaths = ["/plain"]\n'
+    )
+    world.__dict__["certificates"] = root().pem  # another authority than the upstream's
+    async with world.broker(rules, inspect=True):
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            with BlockingOrigin(demanding(version)) as origin:
+                sock = await world.inside(lambda: shake(world, look_up(HOST), HOST))
+                assert (await world.inside(talk, sock, get(target="/own"))).startswith(b"HTTP/1.1 200 ")
+                sent = origin.octets
+                # The kept upstream was reached with the first rule's certificate: the other rule must not use it.
+                other = await world.inside(lambda: shake(world, look_up(HOST), HOST))
+                answer = await world.inside(talk, other, get(target="/plain"))
+                assert problem_of(answer)["reason"] == "upstream_certificate"
+                assert origin.octets == sent
+        files["key"].write_bytes(b"no key")
+        with BlockingOrigin(demanding(ssl.TLSVersion.TLSv1_3)):
+            sock = await world.inside(lambda: shake(world, look_up(HOST), HOST))
+            assert (await world.inside(talk, sock, get(target="/own")))[9:12] in {b"500", b"502", b"200"}
