@@ -8,6 +8,7 @@ from sandbox.plan import (
     HOSTNAME,
     UID,
     Bind,
+    Cover,
     Devices,
     Directory,
     Empty,
@@ -42,7 +43,7 @@ def arguments(plan: Plan, supply: Supply, *, seccomp: int) -> list[str]:
     return [*words, "--chdir", plan.directory, "--seccomp", str(seccomp)]
 
 
-def _words(operation: Operation, supply: Supply) -> list[str]:
+def _words(operation: Operation, supply: Supply) -> list[str]:  # noqa: C901  one line an operation
     match operation:
         case Bind(source, destination, writable):
             return ["--bind" if writable else "--ro-bind", str(source), str(destination)]
@@ -60,6 +61,8 @@ def _words(operation: Operation, supply: Supply) -> list[str]:
             return ["--proc", str(destination)]
         case Empty(destination):
             return ["--ro-bind-data", str(supply(b"")), str(destination)]
+        case Cover(destination, content):
+            return ["--perms", "0444", "--ro-bind-data", str(supply(content)), str(destination)]
         case ReadOnly(destination):
             return ["--remount-ro", str(destination)]
         case _:

@@ -20,8 +20,8 @@ from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
 from sandbox.launch import Entry, Launched, launch
 from sandbox.limits import OOM_SCORE_ADJ, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
-from sandbox.plan import Operation, plan
-from sandbox.spec import SandboxSpec
+from sandbox.plan import HostLayout, Operation, plan
+from sandbox.spec import Mode, SandboxSpec
 from sandbox.supervise import children
 
 if TYPE_CHECKING:  # loaded where there is a workspace or a control group: a command without them starts faster
@@ -136,11 +136,10 @@ def build(  # noqa: PLR0913  one parameter a part
         group = _group(ground.support, limits, undo)
         rlimits = clamp(outer_rlimits(limits, memory_bounded=_bounds_memory(group, ground)), _hard_limit)
         authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
-        laid_out = plan(replace(spec, authority=authority), ground.host.layout, operations)
+        laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
+        seccomp = _filter(spec, ground.host)
         with _birthplace(ground.namespaces, network):
-            launched = launch(
-                laid_out, bwrap_fd=ground.host.bwrap_fd, seccomp=ground.host.seccomp, stdio=stdio, held=True
-            )
+            launched = launch(laid_out, bwrap_fd=ground.host.bwrap_fd, seccomp=seccomp, stdio=stdio, held=True)
         undo.callback(_abandon, launched)
         init = _wait_held(launched)
         inner = clamp(inner_rlimits(limits), _hard_limit)
@@ -148,7 +147,7 @@ def build(  # noqa: PLR0913  one parameter a part
             spec=spec,
             launched=launched,
             init=init,
-            seccomp=ground.host.seccomp,
+            seccomp=seccomp,
             rlimits=(*rlimits, *inner),
             environment=laid_out.environment,
             directory=laid_out.directory,
@@ -162,6 +161,22 @@ def build(  # noqa: PLR0913  one parameter a part
         launched.release_fd = -1
         undo.pop_all()
     return built
+
+
+def _filter(spec: SandboxSpec, host: Host) -> bytes:
+    """The system call filter; under full access no unix socket can be made, so none of the host's can be reached."""
+    if spec.authority.mode is Mode.SANDBOX:
+        return host.seccomp
+    from sandbox.seccomp.no_sockets import before  # noqa: PLC0415
+
+    return before(host.seccomp, os.uname().machine)
+
+
+def _layout(spec: SandboxSpec, host: Host) -> HostLayout:
+    if spec.authority.mode is Mode.SANDBOX:
+        return host.layout
+    own = {str(path) for path in spec.authority.hidden if os.path.isdir(path)}  # noqa: PTH112  False where it may not be seen
+    return replace(host.layout, present=host.layout.present | own)
 
 
 def preload() -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from sandbox.spec import SandboxSpec
+from sandbox.spec import Mode, SandboxSpec
 
 HOME = "/home/sandbox"
 USER = "sandbox"
@@ -17,7 +17,7 @@ def environment(spec: SandboxSpec) -> tuple[tuple[str, str], ...]:
     terminal = spec.terminal
     variables = [
         ("PATH", PATH),
-        ("HOME", HOME),
+        ("HOME", home_of(spec)),
         ("USER", USER),
         ("LOGNAME", USER),
         ("SHELL", "/bin/bash"),
@@ -32,6 +32,11 @@ def environment(spec: SandboxSpec) -> tuple[tuple[str, str], ...]:
     ]
     variables += [(name, value) for name, value in spec.authority.trust_environment if len(value) <= MAX_VALUE]
     return tuple(variables)
+
+
+def home_of(spec: SandboxSpec) -> str:
+    """The home directory: private in both modes. Full access has no place of its own for one on the host's tree."""
+    return HOME if spec.authority.mode is Mode.SANDBOX else "/tmp"  # noqa: S108  private there, too
 
 
 def _plain(value: str) -> bool:

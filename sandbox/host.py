@@ -28,6 +28,14 @@ SHARED = (
     "/etc/services",
 )
 # The caller's keys have no namespace: any process of the same user sees their descriptions (keyrings(7)).
+# What full access covers, where it is there and no link: a mount on a link would land where the link leads.
+COVERED = (
+    *(
+        f"/etc/{name}"
+        for name in ("passwd", "group", "hostname", "hosts", "nsswitch.conf", "machine-id", "resolv.conf")
+    ),
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates"),
+)
 HIDDEN = ("/proc/keys", "/proc/key-users")
 SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs")
 
@@ -160,6 +168,10 @@ def _distrust(status: os.stat_result) -> str:
     return next((text for wrong, text in checks if wrong), "")
 
 
+def _is_plainly_there(path: Path) -> bool:
+    return path.exists() and not path.is_symlink()
+
+
 def _read_layout() -> HostLayout:
     links = tuple((path, str(Path(path).readlink())) for path in BESIDE_USR if Path(path).is_symlink())
     linked = {path for path, _ in links}
@@ -168,6 +180,7 @@ def _read_layout() -> HostLayout:
     return HostLayout(
         links=links,
         directories=tuple(path for path in BESIDE_USR if path not in linked and Path(path).is_dir()),
+        present=frozenset(path for path in COVERED if _is_plainly_there(Path(path))),
         hidden=tuple(path for path in HIDDEN if Path(path).exists()),
         shared=tuple(path for path in (*SHARED, *patterns) if Path(path).exists()),
     )

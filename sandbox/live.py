@@ -30,11 +30,15 @@ GRACE = 0.5  # seconds between the polite and the final signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """What the runner builds on. `attach` is the broker's attach socket, `state` the runner's own directory."""
+    """What the runner builds on. `attach` is the broker's attach socket, `state` the runner's own directory.
+
+    `hidden`: directories that full access does not show either.
+    """
 
     ground: Ground
     state: Path
     attach: Path | None = None
+    hidden: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,6 +128,7 @@ async def open_live(
                 workspace=None if rights.workspace is None else rights.workspace.path,
                 network=rights.network,
                 mode=rights.mode,
+                hidden=workshop.hidden,
                 trust=() if cable is None else cable.trust,
                 trust_environment=() if cable is None else cable.environment,
                 home=() if cable is None else cable.home,

@@ -6,14 +6,16 @@ made read-only last, so the generated /etc cannot be changed.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
-from sandbox.environ import HOME, USER, environment
-from sandbox.spec import Mount, Network, SandboxSpec
+from sandbox.environ import HOME, USER, environment, home_of
+from sandbox.spec import Mode, Mount, Network, SandboxSpec
 
 UID = GID = 1000  # inside; outside it is the serving user, never 0
 HOSTNAME = "sandbox"
 NAME_SERVER = "198.19.255.1"  # netns.bridge.GATE_4: any address would do, all of them are captured
 SHM_BYTES = 1 << 30
+EMPTY_BYTES = 4096
 _PASSWD = f"""\
 root:x:0:0:root:/root:/usr/sbin/nologin
 {USER}:x:{UID}:{GID}::{HOME}:/bin/bash
@@ -92,7 +94,15 @@ class ReadOnly:
     destination: Path
 
 
-type Operation = Bind | File | Directory | Symlink | Tmpfs | Devices | Processes | Empty | ReadOnly
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A generated, read-only file over one that is there."""
+
+    destination: Path
+    content: bytes
+
+
+type Operation = Bind | File | Directory | Symlink | Tmpfs | Devices | Processes | Empty | Cover | ReadOnly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,7 @@ class HostLayout:
 
     links: tuple[tuple[str, str], ...]  # ("/bin", "usr/bin"): a link beside /usr
     directories: tuple[str, ...]  # real directories beside /usr ("/lib64" on hosts without merged /usr)
+    present: frozenset[str] = frozenset()  # for full access: which places exist that are covered there
     hidden: tuple[str, ...] = ()  # files of /proc that tell about others of this user
     shared: tuple[str, ...]  # files and directories below /etc that programs need and that hold no secret
 
@@ -123,18 +134,42 @@ def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] 
     `protection` are the mounts over what is protected in the workspace (`sandbox.protect`).
     """
     workspace = spec.authority.workspace
-    operations: list[Operation] = [*_system(host), *_etc(spec, host), *_proc(host), Devices(), *_private(spec)]
+    match spec.authority.mode:
+        case Mode.SANDBOX:
+            operations: list[Operation] = [*_system(host), *_etc(spec, host), *_proc(host), Devices(), *_private(spec)]
+            last: list[Operation] = [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
+        case Mode.FULL_ACCESS:
+            operations, last = _whole_host(spec, host), [ReadOnly(Path("/dev"))]
+        case _:
+            assert_never(spec.authority.mode)
     if workspace is not None:
         operations += [Bind(workspace, workspace, writable=True), *protection]
-    operations += [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
     return Plan(
-        operations=tuple(operations),
+        operations=(*operations, *last),
         environment=environment(spec),
-        directory=str((workspace or Path(HOME)) / spec.call.directory),
+        directory=str((workspace or Path(home_of(spec))) / spec.call.directory),
         argv=spec.call.argv,
         network=spec.authority.network,
         rlimits=spec.authority.rlimits,
     )
+
+
+def _whole_host(spec: SandboxSpec, host: HostLayout) -> list[Operation]:
+    """The host's files with the serving user's rights; its run-time state, devices and processes are never shown.
+
+    Nothing is mounted where the host has nothing: bubblewrap would make the place, on the host.
+    """
+    empty = [Path("/sys"), *(path for path in spec.authority.hidden if str(path) in host.present)]
+    covered = [(f"/etc/{name}", content) for name, content in _etc_files(spec)]
+    return [
+        Bind(Path("/"), Path("/"), writable=True),
+        *_proc(host),
+        Devices(),
+        *(step for step in _private(spec) if not step.destination.is_relative_to(HOME)),
+        *(step for path in empty for step in (Tmpfs(path, EMPTY_BYTES, 0o555), ReadOnly(path))),
+        *(Cover(Path(path), content.encode()) for path, content in covered if path in host.present),
+        *(_show(mount) for mount in spec.authority.trust if str(mount.destination) in host.present),
+    ]
 
 
 def _system(host: HostLayout) -> list[Operation]:

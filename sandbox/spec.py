@@ -54,6 +54,7 @@ class Authority:
     workspace: Path | None = None  # canonical and validated; shown at its own path, writable
     network: Network = Network.NONE
     mode: Mode = Mode.SANDBOX
+    hidden: tuple[Path, ...] = ()  # the server's own directories, which full access does not show either
     trust: tuple[Mount, ...] = ()
     trust_environment: tuple[tuple[str, str], ...] = ()
     home: tuple[HomeFile, ...] = ()

@@ -58,7 +58,14 @@ from wicketgate.runner.operations import Operations
 BACKLOG = 512
 MAX_MESSAGE = 4096
 LOCK_NAME = "runner.lock"
-_LATE = ("aiohttp.web_ws", "aiohttp.http_websocket", "certs.kit", "broker.control.messages", "email.parser")
+_LATE = (
+    "sandbox.seccomp.no_sockets",
+    "aiohttp.web_ws",
+    "aiohttp.http_websocket",
+    "certs.kit",
+    "broker.control.messages",
+    "email.parser",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +287,12 @@ def _operations(prepared: Prepared) -> Operations:
     support = cgroups.prepare(cgroups.detect())
     ground = Ground(host=prepared.host, state=prepared.state, support=support, namespaces=namespaces)
     attach = prepared.config.runner.attach
-    workshop = Workshop(ground=ground, state=prepared.state, attach=None if attach is None else Path(attach))
+    workshop = Workshop(
+        ground=ground,
+        state=prepared.state,
+        attach=None if attach is None else Path(attach),
+        hidden=_own_places(prepared),
+    )
     return Operations(
         workshop=workshop,
         admission=Admission(most=prepared.config.most(), forbidden=prepared.forbidden, state=prepared.state),
@@ -291,6 +303,16 @@ def _operations(prepared: Prepared) -> Operations:
         version=__version__,
         broker=attach,
     )
+
+
+def _own_places(prepared: Prepared) -> tuple[Path, ...]:
+    """What a sandbox never sees: ours, and the usual places of a broker that may run as the same user."""
+    usual = [Path("/var/lib/wicketgate")]
+    with contextlib.suppress(NoStateDirectory):
+        usual.append(default_state_dir(os.environ, os.geteuid()))
+    databases = [Path(place) for place in prepared.config.runner.databases]
+    attach = [] if prepared.config.runner.attach is None else [Path(prepared.config.runner.attach).parent]
+    return tuple(dict.fromkeys([prepared.state, prepared.runtime, *usual, *databases, *attach]))
 
 
 async def _take_peers(channel: socket.socket, server: RunnerServer) -> None:
