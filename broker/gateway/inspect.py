@@ -20,7 +20,6 @@ from broker.wire.client_hello import ClientHello
 from certs.alerts import Fault, classify_downstream
 from certs.errors import CertsError
 
-HANDSHAKE_SECONDS = 10.0
 HTTP_11 = "http/1.1"
 
 
@@ -56,7 +55,8 @@ class InspectedConnection:
             return
         self._session.remember(self)
         self._sock = wrapped = wrap_server(context, self._sock)
-        self._handshake = Handshake(self._session.reactor, wrapped, HANDSHAKE_SECONDS, self._shaken)
+        seconds = self._session.limits.handshake_seconds
+        self._handshake = Handshake(self._session.reactor, wrapped, seconds, self._shaken)
         self._handshake.start()
 
     def abort(self, reason: Reason, detail: str = "") -> None:

@@ -193,6 +193,8 @@ class Tunnel:
         """Move until one side says EAGAIN. `hangup`: an end may wait behind the data, so a short read is no proof."""
         if way.done or self._watcher is None:
             return
+        if not way.waiting:  # else what comes behind it is no movement: only what is taken is
+            self._last = self._reactor.now
         try:
             self._move(way, hangup=hangup)
         except BlockingIOError:
@@ -204,7 +206,6 @@ class Tunnel:
     def _move(self, way: _Direction, *, hangup: bool) -> None:
         view = self._reactor.view
         size, budget = len(view), BYTES_A_TURN
-        self._last = self._reactor.now
         if way.pipe is not None:
             self._splice(way, way.pipe)
             return
@@ -242,6 +243,7 @@ class Tunnel:
 
     def _flush(self, way: _Direction) -> bool:
         sent = way.sink.send(way.pending)
+        self._last = self._reactor.now
         way.moved += sent
         way.pending = way.pending[sent:]
         return not way.pending
@@ -263,6 +265,7 @@ class Tunnel:
         while True:
             while pipe.held:
                 way.moved += pipe.drain(sink)
+                self._last = self._reactor.now
             try:
                 count = pipe.fill(source, SIZE)
             except BlockingIOError:
@@ -291,6 +294,7 @@ class Tunnel:
             self.end(Reason.FINISHED, clean=True)
             return
         self._half_closed = True
+        self.deadline = min(self.deadline, self._last + self._limits.half_closed_seconds)
         with contextlib.suppress(OSError):
             way.sink.shutdown(socket.SHUT_WR)
 

@@ -21,6 +21,7 @@ class Limits:
     informational_responses: int = 10
     client_hello_bytes: int = 16 * 1024
     client_hello_seconds: float = 5.0
+    handshake_seconds: float = 10.0
     silent_seconds: float = 5.0
     connect_seconds: float = 10.0
     resolve_seconds: float = 5.0
@@ -45,6 +46,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "informational_responses": (0, 100),
     "client_hello_bytes": (1024, 64 * 1024),
     "client_hello_seconds": (0.1, 300),
+    "handshake_seconds": (0.1, 300),
     "silent_seconds": (0.1, 300),
     "connect_seconds": (0.1, 300),
     "resolve_seconds": (0.1, 60),
