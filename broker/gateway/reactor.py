@@ -122,8 +122,8 @@ class Reactor:
     def _tick(self) -> None:
         self.now = now = self.loop.time()
         if any(one.deadline <= now for one in self._timed):
-            # After a turn that took long (a disk that stalls, a suspended machine) the loop looks at its timers before it
-            # looks at descriptors (uvloop): what has arrived meanwhile must not be taken for silence.
+            # After a turn that took long (a disk that stalls, a suspended machine) the loop looks at its timers before
+            # it looks at descriptors (uvloop): what has arrived meanwhile must not be taken for silence.
             self._turn()
         for timed in [one for one in self._timed if one.deadline <= now]:
             if timed in self._timed:

@@ -28,11 +28,23 @@ MAX_TIMEOUT = 366 * 24 * 3600  # seconds
 @click.command(name="run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option("--workspace", metavar="DIR", help="Show this directory inside, writable.")
 @click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="Reach this host (default ports: 443 and 80).")
-@click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Allow what this policy file allows.")
+@click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Allow what this policy file allows.",
+)
 @click.option("--grant", metavar="ID", help="Run under a grant of a running broker.")
 @click.option("--socket", metavar="PATH", help="With --grant: the broker's attach socket, if not in the usual place.")
 @click.option("--resolve", multiple=True, metavar="HOST:PORT:ADDR", help="Use this address instead of a look-up.")
-@click.option("--cacert", multiple=True, type=click.Path(path_type=Path), help="Trust these certificates too (PEM).")
+@click.option(
+    "--cacert",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Trust these certificates too (PEM).",
+)
 @click.option("--private", multiple=True, metavar="CIDR", help="Let allowed names resolve to these addresses.")
 @click.option("--timeout", type=float, metavar="S", help="End everything after this many seconds (exit code 124).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the command's output.")
