@@ -351,7 +351,7 @@ async def idle_seconds(world: World) -> None:
         answer, seconds = await timed(world.inside(exchange, where, FIRST))
         assert answer == b"RESET"
         assert 0.9 < seconds < 3
-        burst = 5_000_000
+        burst = 700_000
         assert await world.inside(stop_reading, where) < 8
         ends = [(one["reason"], one["detail"]) for one in world.records("close")]
         assert ends == [
