@@ -78,6 +78,10 @@ async def lay_cable(lease: Lease, *, attach: Path, state: Path, back: Callable[[
         bridge.close()
         cause = f"The trust bundle cannot be made: {error.cause}."
         raise LaunchError(Code.NO_TRUST_BUNDLE, cause, error.cure) from error
+    except BaseException:
+        await attachment.close()
+        bridge.close()
+        raise
     return Cable(
         bridge=bridge,
         attachment=attachment,

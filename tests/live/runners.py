@@ -108,7 +108,7 @@ def daemon(**options: str) -> Iterator[Daemon]:
     try:
         made.start()
         yield made
-        assert "Traceback" not in made.log, made.log
+        assert "Traceback" not in made.log, made.log[-3000:]
     finally:
         if made.process is not None:
             made.process.kill()

@@ -63,6 +63,9 @@ _LATE = (
     "aiohttp.web_ws",
     "aiohttp.http_websocket",
     "certs.kit",
+    "certs.nssdb",
+    "certs.truststore",
+    "certs.bundle",
     "broker.control.messages",
     "email.parser",
 )
@@ -147,7 +150,7 @@ def _preload() -> None:
     """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
     for name in _LATE:
         importlib.import_module(name)
-    for codec in ("utf-8", "latin-1", "ascii", "idna", "punycode"):
+    for codec in ("utf-8", "latin-1", "ascii", "idna", "punycode", "utf-16-be", "utf-16-le"):
         codecs.lookup(codec)
     openapi_document()
     traceback.format_exception(ValueError())
