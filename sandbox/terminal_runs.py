@@ -55,6 +55,7 @@ class Marks:
     budget: Budget
     kept: bytearray = field(default_factory=bytearray)
     begun: bool = False
+    ended_at: int | None = None  # how much was kept at the last mark that tells an exit code
     seen: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     _rest: bytes = b""
     _mark: re.Pattern[bytes] = field(init=False)
@@ -69,6 +70,7 @@ class Marks:
             self._keep(data[: found.start()])
             data = data[found.end() :]
             word = found[1].decode()
+            self.ended_at = len(self.kept) if word.isdigit() else self.ended_at
             self.begun = self.begun or word == "begin"
             self.seen.put_nowait(word)
         start = data.rfind(b"\x1b", max(0, len(data) - _LONGEST_MARK))
@@ -80,9 +82,10 @@ class Marks:
         if self.begun:
             self.kept += self.budget.take(data)
 
-    def text(self) -> str:
-        """What was shown between the marks, without control sequences, lines ended by `\\n`."""
-        plain = _CONTROLS.sub(b"", bytes(self.kept))
+    def text(self, *, to_the_mark: bool) -> str:
+        """What was shown since the first mark, to the last one or to now, without control sequences."""
+        kept = bytes(self.kept[: self.ended_at]) if to_the_mark else bytes(self.kept)
+        plain = _CONTROLS.sub(b"", kept)
         return plain.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode(errors="replace")
 
 
@@ -168,8 +171,8 @@ async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
     marks = attempt.marks
     code = await _wait_for_code(attempt, seconds)
     if code is not None or attempt.terminal.has_ended:
-        return TerminalRun(code=code, output=marks.text(), dropped=marks.budget.dropped)
-    output, dropped = marks.text(), marks.budget.dropped  # before what ending it shows
+        return TerminalRun(code=code, output=marks.text(to_the_mark=code is not None), dropped=marks.budget.dropped)
+    output, dropped = marks.text(to_the_mark=False), marks.budget.dropped  # before what ending it shows
     replaced = False
     try:
         replaced = await _end(attempt)
