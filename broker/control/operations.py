@@ -18,6 +18,7 @@ import msgspec
 from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Kind, Record
 from broker.control import schema
+from broker.control.aside import let_go, parse_aside
 from broker.control.callers import Caller, this_process
 from broker.control.faults import ApiError, Fault, finding_document
 from broker.control.grants import GrantBook, time_of
@@ -26,9 +27,7 @@ from broker.control.store import Store, StoreError
 from broker.gateway.broker import Broker
 from broker.gateway.session import Session
 from broker.policy.decide import Allowed
-from broker.policy.document import parse_policy
 from broker.policy.explain import explain
-from broker.policy.load import local_machine
 from broker.policy.problems import Mistake, PolicyError
 from broker.policy.reasons import Reason
 from broker.policy.requests import parse_request
@@ -94,17 +93,19 @@ class Operations:
         async with self._reloading:
             try:
                 text = await self.read_policy()
-                policy = await asyncio.to_thread(parse_policy, text, source=self.source, machine=local_machine())
+                policy = await parse_aside(text, self.source)
             except PolicyError as error:
                 self._refuse_reload(caller, error)
                 raise ApiError(Fault.POLICY_REFUSED, str(error), findings=error.problems) from None
             before = self.broker.policy.enabled
+            former = [self.policy, self.broker.policy]
             self.policy, self.loaded_at = policy, time.time()
             self.troubles.pop("policy_reload_failed", None)
             self._record(Kind.POLICY, Event.LOADED, caller, f"{len(policy.rules)} rules, {_flag(policy.enabled)}")
             self.broker.change_policy(self.effective)
             if before != self.broker.policy.enabled:
                 self._record(Kind.POLICY, Event.FLAG, caller, f"egress {_flag(not before)} by the policy file")
+            await let_go(former)
             return await self.show_policy(caller)
 
     async def show_egress(self, _: Caller) -> schema.Egress:
