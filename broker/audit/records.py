@@ -169,7 +169,7 @@ def encode_record(record: Record) -> bytes:
     except UnicodeEncodeError:  # a lone surrogate
         return _encode(_escaped(record))
     # One look at the bytes clears nearly every record: nothing escaped by JSON, nothing outside printable ASCII.
-    if body.isascii() and b"\\" not in body and b"\x7f" not in body and _is_short(record):
+    if body.isascii() and b"\\" not in body and b"\x7f" not in body and _is_short(record, len(body)):
         return body
     return _encode(_escaped(record))
 
@@ -197,12 +197,10 @@ def _redacted(record: Record) -> Record:
     )
 
 
-def _is_short(record: Record) -> bool:
-    """The same limits as `LIMITS`, spelled out: this runs for every record."""
+def _is_short(record: Record, size: int) -> bool:
+    """The same limits as `LIMITS`, spelled out: this runs for every record. No text is longer than all, of `size`."""
     return (
-        len(record.path) <= 1024
-        and len(record.authority) <= 320
-        and len(record.detail) <= 512
+        (size <= 320 or (len(record.path) <= 1024 and len(record.authority) <= 320 and len(record.detail) <= 512))
         and len(record.method) <= 32
         and len(record.session) <= 128
         and len(record.call) <= 128

@@ -177,11 +177,12 @@ class HttpConnection:
             self._client_later = True  # events that wait hold views of the one buffer: reading would overwrite them
             return
         budget = BYTES_A_TURN
+        meter, view, exchange = self._session.meter, self._reactor.view, self._exchange
         # An edge that comes while nothing may be read is not repeated: the next request, or the end, waits behind it.
         self._unread = True
-        while self._open and self._closing is None and self._exchange.wants_client and not self._is_blocked():
+        while self._open and self._closing is None and exchange.wants_client and not self._is_blocked():
             try:
-                count = metered(self._session.meter, self._client.receive, self._reactor.view, upward=True)
+                count = metered(meter, self._client.receive, view, upward=True)
             except BlockingIOError:
                 self._unread = False
                 self._ends_show = True
@@ -191,10 +192,9 @@ class HttpConnection:
                 return
             self._unread = not (self._ends_show and self._client.is_drained())
             self._last = self._reactor.now
-            if count and self._exchange.at is At.HEAD and self._head_since is None:
+            if count and self._head_since is None and exchange.at is At.HEAD:
                 self._head_since = self._last
-            data = self._reactor.view[:count]
-            self._carry_out(self._exchange.client_data(data) if count else self._exchange.client_end())
+            self._carry_out(exchange.client_data(view[:count]) if count else exchange.client_end())
             if not self._unread:
                 return
             budget -= count
@@ -266,9 +266,8 @@ class HttpConnection:
             self._read_upstream()
 
     def _do(self, event: on.Event) -> None:  # noqa: C901  one arm an event
+        # In the order in which they are frequent.
         match event:
-            case on.Judge(head):
-                self._judge(head)
             case on.SendClient(pieces):
                 try:
                     self._outlet.put(pieces)
@@ -280,10 +279,12 @@ class HttpConnection:
                 except OSError:
                     # It may have answered before it closed: what it said counts, else its end is found there.
                     self._read_upstream()
-            case on.RequestSent():
-                self._last = self._reactor.now
+            case on.Judge(head):
+                self._judge(head)
             case on.ResponseEnded(status, reusable):
                 self._response_ended(status, reusable=reusable)
+            case on.RequestSent():
+                self._last = self._reactor.now
             case on.ClientRefused(refusal):
                 self._refuse(refusal)
             case on.UpstreamFailed(refusal, repeatable):

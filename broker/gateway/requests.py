@@ -50,7 +50,7 @@ def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Ques
     authority = request_authority(head, target, scheme)
     if isinstance(target, AuthorityForm):
         return Question(Facts(stage=Stage.CONNECTION, scheme="https", authority=authority), b"", connect=True)
-    if asked is not None and authority != asked:
+    if asked is not None and authority is not asked and authority != asked:
         raise Refusal(Reason.NAME_MISMATCH, f"Host names {authority}, but the connection was opened for {asked}")
     path, mark, query = target.path.decode("ascii").partition("?")
     facts = Facts(

@@ -5,7 +5,7 @@ written anew and its body follows piece by piece. Octets behind the response bel
 """
 
 from broker.policy.reasons import Refusal
-from broker.wire.http1.bodies import Chunked, UntilClose
+from broker.wire.http1.bodies import UNTIL_CLOSE, Chunked, UntilClose
 from broker.wire.http1.faults import UPSTREAM
 from broker.wire.http1.framing import BodyReader, Piece, reader_for
 from broker.wire.http1.heads import HTTP_11, RequestHead, ResponseHead, parse_response_head
@@ -73,7 +73,7 @@ class ResponseRelay:
                 return pieces
             data = data[head.length - len(self._held) :]
             self._held = b""
-            pieces += self._begin(head, last=last)
+            pieces.extend(self._begin(head, last=last))
             if not data and self.head is None:
                 return pieces
         if self._body is not None:
@@ -97,7 +97,7 @@ class ResponseRelay:
     def reusable(self) -> bool:
         """Whether the upstream connection is as it was before the request. Octets behind a response are a forgery."""
         head = self.head
-        return self.done and head is not None and head.keep_alive and not self.rest and head.body != UntilClose()
+        return self.done and head is not None and head.keep_alive and not self.rest and head.body is not UNTIL_CLOSE
 
     def _begin(self, head: ResponseHead, *, last: bool) -> list[Piece]:
         if head.status == 101:
