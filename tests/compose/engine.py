@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import time
@@ -49,13 +48,41 @@ def debian_tree(name: str) -> Path:
     return Path(done.stdout.strip())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Engine:
     """A running engine. `init` is the pid of its first process, seen from here; `work` is /run/work inside."""
 
-    init: int
+    start: list[str]
     work: Path
     log: Path
+    outer: "subprocess.Popen[bytes] | None" = None
+    init: int = 0
+
+    def launch(self) -> None:
+        """Start it and wait until it answers. Raises EngineError."""
+        with self.log.open("ab") as output:
+            self.outer = subprocess.Popen(
+                self.start, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        self._wait(self.outer)
+
+    def crash(self) -> None:
+        """End it and all that runs in it at once, as a machine that loses its power."""
+        if self.outer is not None:
+            self.outer.kill()  # and the kernel kills its child, the first process of the pid namespace
+            self.outer.wait()
+            self.outer = None
+
+    def _wait(self, outer: "subprocess.Popen[bytes]") -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and outer.poll() is None:
+            children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+            if children:
+                self.init = int(children[0])
+                if self.run("docker", "version").returncode == 0:
+                    return
+            select.select([], [], [], 0.05)
+        raise EngineError(f"the engine did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
 
     def run(
         self, *command: str, given: bytes | None = None, directory: str = "/", seconds: float = 120
@@ -133,39 +160,19 @@ def start_engine(tree: Path, work: Path, project: Path, *, network: bool = False
     """
     group = f"/wicketgate-test-{os.getpid()}"
     (work / "data").mkdir(exist_ok=True)
-    log = work / "engine.log"
     apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
     own = [] if network else ["--net"]
     options = list(ON_THE_MACHINES_NETWORK) if network else []
-    with log.open("ab") as output:
-        outer = subprocess.Popen(
-            [*apart, *own, str(ENTER), str(tree), str(work), str(project), "--cgroup-parent", group, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    start = [*apart, *own, str(ENTER), str(tree), str(work), str(project), "--cgroup-parent", group, *options]
+    engine = Engine(start=start, work=work, log=work / "engine.log")
     try:
-        engine = _await(outer, work, log)
+        engine.launch()
         yield engine
         if network:
             _end(engine)
     finally:
-        outer.kill()
-        outer.wait()
+        engine.crash()
         _remove_groups(group)
-
-
-def _await(outer: "subprocess.Popen[bytes]", work: Path, log: Path) -> Engine:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and outer.poll() is None:
-        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        if children:
-            engine = Engine(init=int(children[0]), work=work, log=log)
-            if engine.run("docker", "version").returncode == 0:
-                return engine
-        select.select([], [], [], 0.05)
-    raise EngineError(f"the engine did not start:\n{log.read_text(errors='replace')[-3000:]}")
 
 
 def _end(engine: Engine) -> None:
@@ -185,8 +192,3 @@ def _remove_groups(name: str) -> None:
         for directory, _, _ in place.walk(top_down=False):
             with contextlib.suppress(OSError):
                 directory.rmdir()
-
-
-def forget(work: Path) -> None:
-    """Remove an engine's data."""
-    shutil.rmtree(work, ignore_errors=True)

@@ -232,6 +232,22 @@ def test_a_killed_broker_comes_back_with_its_grants(stack: Stack) -> None:
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+def test_an_engine_that_dies_brings_the_stack_back(stack: Stack) -> None:
+    """As a machine that loses its power: nothing was told to stop, and everything starts by itself."""
+    grant = stack.grant("--call", "before-the-crash")
+    assert stack.sandboxed(*FETCH, f"https://{ALLOWED}/", grant=grant).returncode == 0
+
+    stack.engine.crash()
+    stack.engine.launch()
+
+    wait_until(lambda: {health(stack, name) for name in OWNERS} == {"healthy"}, 90, "all services are healthy again")
+    done = stack.sandboxed(*FETCH, f"https://{ALLOWED}/", grant=grant)
+    assert done.returncode == 0, done
+    assert len(stack.records(kind="decision", call="before-the-crash", verdict="allow")) == 2
+    verified = stack.call("broker", "wicketgate", "audit", "verify", "--state-dir", "/var/lib/wicketgate")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
 def test_without_its_broker_the_runner_says_so(stack: Stack) -> None:
     stack.compose("stop", "--timeout", "5", "broker")
     done = stack.call("runner", "wicketgate", "doctor", "--attach", "/run/wicketgate/attach.sock", "--json")

@@ -102,13 +102,16 @@ def lay_bundle(vm: Machine, argv: tuple[str, ...], *, apparmor: str, filtered: b
 
 
 def in_container(
-    vm: Machine, *argv: str, apparmor: str, filtered: bool = True, seconds: float = 120, name: str = "runner"
+    vm: Machine, *argv: str, apparmor: str, filtered: bool = True, seconds: float = 240, name: str = "runner"
 ) -> Done:
     """Run a command in a container of its own to its end. `filtered`: under the seccomp profile."""
     bundle = lay_bundle(vm, argv, apparmor=apparmor, filtered=filtered, name=name)
-    return vm.run("runc", "run", "--bundle", bundle, name, seconds=seconds)
+    try:
+        return vm.run("runc", "run", "--bundle", bundle, name, seconds=seconds)
+    finally:
+        vm.run("runc", "delete", "--force", name)
 
 
-def wicketgate(vm: Machine, *words: str, apparmor: str, seconds: float = 120) -> Done:
+def wicketgate(vm: Machine, *words: str, apparmor: str, seconds: float = 240) -> Done:
     """Run a command line of the product in a container."""
     return in_container(vm, "/usr/bin/python3", "-m", "wicketgate", *words, apparmor=apparmor, seconds=seconds)

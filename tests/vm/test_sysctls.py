@@ -35,7 +35,7 @@ PLACE = {"PYTHONPATH": "/project:/project/site", "XDG_STATE_HOME": "/tmp/state-o
 
 def examine(vm: Machine) -> tuple[int | None, dict[str, object]]:
     vm.check("install", "-d", "-o", "1000", "-g", "1000", PLACE["XDG_STATE_HOME"])
-    done = vm.run(*DOCTOR, environment=PLACE, seconds=120)
+    done = vm.run(*DOCTOR, environment=PLACE, seconds=240)
     return done.code, json.loads(done.stdout)
 
 
