@@ -43,6 +43,15 @@ def test_command_runs_from_any_directory(installed: Path, tmp_path: Path) -> Non
         assert version in done.stdout
 
 
+@pytest.mark.parametrize("words", [(), ("--allow", "origin.example:80")], ids=["alone", "with a cable"])
+def test_a_command_is_run_from_any_directory(installed: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    fetch = "curl -s -o /dev/null -w '%{http_code}' http://other.example/"
+    for where in (tmp_path, Path("/")):
+        done = run(installed / "bin" / "wicketgate", "run", *words, "--", "sh", "-c", fetch, where=where)
+        assert done.stdout == ("403" if words else "000"), done.stderr
+        assert done.returncode == (0 if words else 6), done.stderr
+
+
 def test_every_file_of_the_packages_is_installed(installed: Path) -> None:
     site = next((installed / "lib").glob("python3.*/site-packages"))
     ours = [path for path in project_files() if path.parts[0] in PACKAGES]
