@@ -26,7 +26,7 @@ from bench.ours import OURS, UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.processes import ROOT, cores
 from bench.report import print_goals, print_measure, write_document
-from bench.results import Row, Table, as_document, judge
+from bench.results import Reached, Row, Table, as_document, judge
 from bench.start_time import measure_starts
 from bench.subjects import Place, Running, Subject
 
@@ -35,6 +35,7 @@ SUBJECTS: Final = (DIRECT, *PEERS, *INSPECTING, *OURS, UNLOGGED)
 QUIET: Final = 0.7
 PACKAGES: Final = ("wicketgate", "broker", "sandbox", "netns", "certs")
 OTHER_TITLES: Final = {"start": "time to run `true`", "rules": "verdict on an allowed request"}
+TITLES: Final = OTHER_TITLES | {measure.key: measure.title for measure in MEASURES}
 OUR_ROWS: Final = frozenset(["wicketgate run", "wicketgate run, with a cable", "100,000 rules"])
 # A namespace of our own: ports in TIME_WAIT may be taken again, and there are enough of them.
 SETTINGS: Final = {
@@ -190,9 +191,22 @@ def main() -> None:
         workspace.mkdir()
         if options.starts:
             table["start"] = measure_starts(workspace, origins, options.starts)
+        write_document(RESULTS, result(options, table, wanted, ()))  # kept, should somebody not wait for the rest
         if not options.no_curves:
             curves = measure_curves(origins, table, console)
     show(console, options, table, wanted, curves)
+
+
+def result(
+    options: argparse.Namespace, table: Table, wanted: Sequence[Subject], curves: Sequence[Curve]
+) -> dict[str, Any]:
+    """The document of the run so far."""
+    return as_document(table, TITLES, about(options, wanted), judged(table, wanted), curves)
+
+
+def judged(table: Table, wanted: Sequence[Subject]) -> list[Reached]:
+    others = [name for key in ("start", "rules") for name in table.get(key, {})]
+    return judge(table, [one.name for one in wanted if one.ours] + [name for name in others if name in OUR_ROWS])
 
 
 def show(
@@ -209,12 +223,8 @@ def show(
         print_measure(console, OTHER_TITLES["start"], Unit.MICROSECONDS, table["start"], reference="bwrap")
     if "rules" in table:
         print_measure(console, OTHER_TITLES["rules"], Unit.MICROSECONDS, table["rules"], reference="10 rules")
-    others = [name for key in ("start", "rules") for name in table.get(key, {})]
-    ours = [subject.name for subject in wanted if subject.ours] + [name for name in others if name in OUR_ROWS]
-    titles = OTHER_TITLES | {measure.key: measure.title for measure in measures}
-    reached = judge(table, ours)
-    print_goals(console, reached, titles)
-    path = write_document(RESULTS, as_document(table, titles, about(options, wanted), reached, curves))
+    print_goals(console, judged(table, wanted), TITLES)
+    path = write_document(RESULTS, result(options, table, wanted, curves))
     console.print(f"Every sample: {path.relative_to(ROOT)}")
 
 

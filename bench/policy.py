@@ -47,11 +47,13 @@ def make_text(count: int, shape: Shape) -> str:
     return "version = 1\n[egress]\nenabled = true\n" + "".join(rules)
 
 
-def load(text: str) -> Loaded:
-    """Parse once for the time and once more for the memory: tracing allocations slows parsing down."""
+def load(text: str, *, weigh: bool = True) -> Loaded:
+    """Parse once for the time and, to `weigh`, once more for the memory: tracing allocations slows parsing down."""
     started = time.perf_counter()
     policy = parse_policy(text, source="bench")
     seconds = time.perf_counter() - started
+    if not weigh:
+        return Loaded(policy=policy, seconds=seconds, size=0)
     gc.collect()
     tracemalloc.start()
     again = parse_policy(text, source="bench")
@@ -90,9 +92,9 @@ def microseconds(policy: Policy, facts: list[Facts]) -> float:
     return (time.perf_counter() - started) / (CALLS // len(facts) * len(facts)) * 1e6
 
 
-def compare(shape: Shape, large: int) -> dict[str, object]:
+def compare(shape: Shape, large: int, *, weigh: bool = True) -> dict[str, object]:
     """Interleave small and large so that a slow moment of the machine meets both; report medians and ratios."""
-    small_policy, large_policy = load(make_text(SMALL, shape)), load(make_text(large, shape))
+    small_policy, large_policy = load(make_text(SMALL, shape), weigh=weigh), load(make_text(large, shape), weigh=weigh)
     row: dict[str, object] = {
         "shape": shape,
         "rules": large,
