@@ -5,6 +5,7 @@ which page it comes from is refused, so that no page can reach a broker through 
 """
 
 import asyncio
+import json
 import re
 import secrets
 import socket
@@ -21,6 +22,7 @@ from broker.control.faults import ApiError, Fault
 from broker.control.operations import Operations, encode
 from broker.control.routes import ROUTES, Route
 from broker.control.store import StoreError
+from broker.policy.problems import quote
 
 MAX_BODY: Final = 1024 * 1024
 MAX_CONNECTIONS: Final = 256
@@ -140,7 +142,9 @@ class ControlServer:
         if request.content_type != "application/json":
             raise ApiError(Fault.MEDIA_TYPE, "Send Content-Type: application/json.")
         try:
-            return self._bodies[route.name].decode(body)
+            decoded = self._bodies[route.name].decode(body)
+            json.loads(body, object_pairs_hook=_refuse_twice)
+            return decoded
         except msgspec.ValidationError as error:
             raise _invalid(error) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -160,6 +164,14 @@ def _refuse_browsers(request: web.BaseRequest) -> None:
         raise ApiError(Fault.CROSS_ORIGIN, "Send Host: localhost.")
     if "Origin" in request.headers or any(name.lower().startswith("sec-fetch-") for name in request.headers):
         raise ApiError(Fault.CROSS_ORIGIN, "A request from a page is refused.")
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
+    """RFC 8259 §4 leaves open which of two members counts: whoever checked the request may have read the other."""
+    names = [name for name, _ in pairs]
+    if len(names) != len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ApiError(Fault.INVALID_FIELD, f"The member {quote(twice)} is given twice.")
 
 
 def _decode_query(route: Route, request: web.BaseRequest) -> Any:

@@ -50,7 +50,7 @@ def expiry_of(request: IssueGrant, limits: GrantLimits, now: float) -> float:
             field, seconds = "expires_at", moment.timestamp() - now
         case _:
             raise ApiError(Fault.INVALID_FIELD, "Give ttl_seconds or expires_at, not both.", field="expires_at")
-    if seconds <= 0:
+    if now + seconds <= now:  # a moment that is too short to be one counts as none
         raise ApiError(Fault.INVALID_FIELD, f"{field} is in the past.", field=field)
     if seconds > limits.max_seconds:
         detail = f"A grant may live {limits.max_seconds} seconds at most, as this broker is configured."

@@ -9,6 +9,7 @@ import copy
 import os
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ from broker.gateway.broker import Broker
 from broker.gateway.session import Session
 from broker.policy.decide import Allowed
 from broker.policy.explain import explain
-from broker.policy.problems import Mistake, PolicyError
+from broker.policy.problems import Mistake, PolicyError, Problem
 from broker.policy.reasons import Reason
 from broker.policy.requests import parse_request
 from broker.policy.rules import Policy
@@ -93,7 +94,7 @@ class Operations:
         async with self._reloading:
             try:
                 text = await self.read_policy()
-                policy = await parse_aside(text, self.source)
+                policy = await self._parse(text)
             except PolicyError as error:
                 self._refuse_reload(caller, error)
                 raise ApiError(Fault.POLICY_REFUSED, str(error), findings=error.problems) from None
@@ -270,6 +271,17 @@ class Operations:
         if self.stopping:
             found.append(("stopping", "The broker is about to end."))
         return found
+
+    async def _parse(self, text: str) -> Policy:
+        """Our own fault with a policy is no reason to end, and none to take it. Raises `PolicyError`."""
+        try:
+            return await parse_aside(text, self.source)
+        except PolicyError:
+            raise
+        except Exception as error:
+            traceback.print_exception(error)
+            problem = Problem(found=f"the reader failed: {type(error).__name__}", expected="nothing of the kind")
+            raise PolicyError(self.source, [problem]) from error
 
     def _refuse_reload(self, caller: Caller, error: PolicyError) -> None:
         words = f"the policy in force stays {self.policy.version}: {error}"

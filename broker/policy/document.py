@@ -81,6 +81,12 @@ def parse_toml(text: str, source: str) -> dict[str, object]:
         place = f" at column {found[2]}" if found else ""
         problem = Problem(line=line, found=f"not TOML: {what}{place}", expected="a TOML 1.0 document")
         raise PolicyError(source, [problem]) from None
+    except ValueError:  # not of the parser: a number of more digits than the language reads
+        digits = re.search(r"[0-9_]{4301}", text)
+        line = text.count("\n", 0, digits.start()) + 1 if digits else 0
+        raise PolicyError(
+            source, [Problem(line=line, found="a number of thousands of digits", expected="a number that fits its key")]
+        ) from None
     except RecursionError:
         raise PolicyError(source, [Problem(found="nested too deeply", expected="a TOML 1.0 document")]) from None
 

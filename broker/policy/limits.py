@@ -67,7 +67,7 @@ def check_limit(name: str, value: object) -> None:
     kinds: tuple[type, ...] = (int,) if whole else (int, float)
     number = isinstance(value, kinds) and not isinstance(value, bool)
     # The comparison is false for NaN too.
-    if not number or not low <= float(str(value)) <= high:
+    if not number or not low <= cast(float, value) <= high:
         unit = "a whole number" if whole else "a number of seconds"
         raise Mistake(f"{name} is {quote(value)}", f"{unit} from {low:g} to {high:g}", f"{name} = {default:g}")
 

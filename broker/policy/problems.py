@@ -6,6 +6,7 @@ These are the operator's mistakes, never the sandbox's (those are `Refusal`). Ho
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date, time
 from enum import Enum
 
 
@@ -65,9 +66,17 @@ def quote(value: object, limit: int = 80) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     try:
-        text = '"' + repr(value)[1:-1].replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
+        match value:
+            case str():
+                text = '"' + repr(value)[1:-1].replace('"', '\\"') + '"'
+            case date() | time():
+                text = value.isoformat()
+            case _:
+                text = repr(value)
     except RecursionError:
         text = "a deeply nested value"
+    except ValueError:  # a number of more digits than the language writes out (sys.set_int_max_str_digits)
+        text = "a number of thousands of digits"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

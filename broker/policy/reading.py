@@ -69,12 +69,8 @@ class Section:
         value = self.values.get(key)
         if value is None or isinstance(value, str):
             return value
-        self.wrong(
-            Mistake(
-                f"{key} is {quote(value)}", "a text", f'{key} = "{value}"' if isinstance(value, int | float) else None
-            ),
-            key,
-        )
+        written = f'{key} = "{quote(value)}"' if isinstance(value, int | float) else None
+        self.wrong(Mistake(f"{key} is {quote(value)}", "a text", written), key)
         return None
 
     def flag(self, key: str, default: bool | None = None) -> bool | None:
@@ -137,5 +133,5 @@ def _text(key: str, item: object) -> str:
     if isinstance(item, str):
         return item
     raise Mistake(
-        f"{key} holds {quote(item)}", "texts in quotes", f'"{item}"' if isinstance(item, int | float) else None
+        f"{key} holds {quote(item)}", "texts in quotes", f'"{quote(item)}"' if isinstance(item, int | float) else None
     )

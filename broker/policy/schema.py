@@ -235,7 +235,7 @@ def _parse_method(text: str) -> str:
         raise Mistake(
             f"method {quote(text)}",
             "the name of a method",
-            quote(text.strip().upper()) if text.strip().isalpha() else None,
+            quote(text.strip().upper()) if text.isascii() and text.strip().isalpha() else None,
         )
     if text.upper() in _REFUSED:
         raise Mistake(f"method {quote(text)}", "no such method: the broker refuses it everywhere")

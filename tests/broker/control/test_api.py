@@ -205,6 +205,30 @@ REFUSED: list[tuple[str, str, Any, str, str | None]] = [
     ("POST", "/v1/explain", {"url": "https://api.example.com/", "grant": "../x"}, "invalid_field", "grant"),
     ("POST", "/v1/grants", b'{"allow": ["api.example.com"], "ttl_seconds": 1e999}', "invalid_field", "ttl_seconds"),
     ("POST", "/v1/grants", b'{"allow": ["api.example.com"], "ttl_seconds": NaN}', "bad_request", None),
+    ("POST", "/v1/grants", b'{"allow": ["api.example.com"], "ttl_seconds": 1e-9}', "invalid_field", "ttl_seconds"),
+    (
+        "POST",
+        "/v1/grants",
+        b'{"allow": ["api.example.com"], "ttl_seconds": 5, "ttl_seconds": 6}',
+        "invalid_field",
+        None,
+    ),
+    (
+        "POST",
+        "/v1/grants",
+        b'{"allow": ["api.example.com"], "ttl_seconds": 5, "budgets": {"requests": 1, "r\\u0065quests": 1000}}',
+        "invalid_field",
+        None,
+    ),
+    (
+        "POST",
+        "/v1/grants",
+        b'{"rules": [{"name": "a", "action": "allow", "hosts": ["x.example"], "hosts": ["mirror.example.com"]}]}',
+        "invalid_field",
+        None,
+    ),
+    ("PUT", "/v1/egress", b'{"enabled": false, "enabled": true}', "invalid_field", None),
+    ("POST", "/v1/grants", b'{"rules": [{"ports": [' + b"9" * 5000 + b"]}]}", "invalid_field", "rules[0][...][0]"),
     ("GET", "/v1/nothing", None, "unknown_path", None),
     ("GET", "/v1/grants/", None, "unknown_path", None),
     ("GET", "/v1/grants/a%2fb", None, "unknown_path", None),
@@ -274,6 +298,22 @@ async def test_what_is_no_request_gets_a_problem_document(tmp_path: Path, data: 
         assert re.match(rb"HTTP/1\.[01] 40[03] ", answer), answer
         assert b"application/problem+json" in answer
         assert (await ask(api, "GET", "/v1/health"))[0] == 200
+
+
+async def test_a_reader_that_fails_keeps_the_policy_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGHUP has nobody to answer to: a fault of ours there must not end the broker."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    async with served(tmp_path) as api:
+        monkeypatch.setattr("broker.control.aside.parse_policy", fail)
+        before = api.operations.policy
+        status, problem, _ = await ask(api, "POST", "/v1/policy/reload")
+        assert (status, problem["code"]) == (422, "policy_refused")
+        assert api.operations.policy is api.operations.broker.policy is before
+        (failed,) = api.records(kind="policy", event="reload_failed")
+        assert "the reader failed: ZeroDivisionError" in failed["detail"]
 
 
 async def test_request_ids_come_back_and_strange_ones_do_not(tmp_path: Path) -> None:

@@ -303,6 +303,34 @@ def test_deep_nesting_in_a_rule_is_a_problem_too(key: str) -> None:
         parse_policy(f"version = 1\n[[rule]]\n{key}{'.a' * 5000} = 1\n", source="x")
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000, "0x" + "f" * 5000, "0o" + "7" * 6000])
+@pytest.mark.parametrize(
+    "key", ["version", "unknown", "egress.mode", "egress.enabled", "limits.head_bytes", "limits.idle_seconds", "rule"]
+)
+def test_a_number_that_cannot_be_written_out_is_a_problem_not_a_crash(key: str, number: str) -> None:
+    for value in (number, f"[{number}]", f"{{a = {number}}}"):
+        with pytest.raises(PolicyError) as caught:
+            parse_policy(f"version = 1\n{key} = {value}\n", source="x")
+        assert caught.value.problems[0].line in {1, 2}
+
+
+@pytest.mark.parametrize("key", ["name", "action", "hosts", "ports", "methods", "query", "tls", "addresses", "enforce"])
+def test_such_a_number_in_a_rule_is_a_problem_too(key: str) -> None:
+    number = 16**5000
+    for value in (number, -number, [number], [[number]], {"a": number}):
+        findings = Findings()
+        assert (
+            read_rule({"name": "a", "action": "allow", "hosts": ["a.example"], key: value}, 1, findings, ()).rule
+            is None
+        )
+        assert findings.errors
+
+
+def test_a_date_is_shown_as_it_was_written() -> None:
+    with pytest.raises(PolicyError, match=r"mode is 2026-01-31T10:00:00\+00:00"):
+        parse_policy("version = 1\n[egress]\nmode = 2026-01-31T10:00:00Z\n", source="x")
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_a_policy_or_is_refused(text: str) -> None:
     with pytest.raises(PolicyError) as caught:
