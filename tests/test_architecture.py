@@ -60,7 +60,6 @@ FORKS: Final = {
     "sandbox.doctor_wholes": "a whole sandbox in a child that ends with it",
     "wicketgate.runner.start": "the gate and the runner",
     "wicketgate.brokered": "the broker of a run without a daemon",
-    "wicketgate.runner.start": "the runner, behind a gate that keeps what only its starter has",
     "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",
 }
 STARTS_PROCESSES: Final = re.compile(

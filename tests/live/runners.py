@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.live.runs import until
 from wicketgate.runner.client import Runner
@@ -101,7 +102,7 @@ class Daemon:
 
 
 @contextmanager
-def daemon(**options: str) -> Iterator[Daemon]:
+def daemon(**options: Any) -> Iterator[Daemon]:
     directory = Path(tempfile.mkdtemp(prefix="wicketgate-runner-"))
     directory.chmod(0o755)
     made = Daemon(directory, **options)

@@ -10,7 +10,8 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ class Route:
 
     def __init__(self, runner: Runner, mark: str) -> None:
         self.runner, self.mark = runner, mark
-        self.task: asyncio.Future[object] | None = None
+        self.task: asyncio.Future[Any] | None = None
 
     async def run(self, seconds: float | None = None) -> None:
         self.task = asyncio.ensure_future(self.runner.run(Call(bash=stubborn(self.mark), timeout=seconds)))
@@ -96,7 +97,7 @@ class Route:
 
 
 @pytest.fixture(scope="module")
-def served() -> "AsyncIterator[Daemon]":
+def served() -> Iterator[Daemon]:
     with daemon() as made:
         yield made  # type: ignore[misc]
 

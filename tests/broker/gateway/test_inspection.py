@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -112,6 +113,11 @@ DISAGREE: list[tuple[str, str, str | None, str, int, str]] = [
 ]
 
 
+def shake_asked(world: World, asked: str, sni: str | None) -> ssl.SSLSocket:
+    """A handshake with the address of one name, in the name of another."""
+    return shake(world, look_up(asked), sni, check=sni is not None)
+
+
 @in_world
 async def test_all_names_must_agree(world: World) -> None:
     async with (
@@ -120,7 +126,7 @@ async def test_all_names_must_agree(world: World) -> None:
     ):
         allowed = 0
         for what, asked, sni, host, status, reason in DISAGREE:
-            sock = await world.inside(lambda a=asked, s=sni: shake(world, look_up(a), s, check=s is not None))
+            sock = await world.inside(partial(shake_asked, world, asked, sni))
             answer = await world.inside(talk, sock, get(host))
             assert answer.startswith(f"HTTP/1.1 {status} ".encode()), (what, answer)
             assert not answer.endswith(b"CUT"), what
@@ -410,7 +416,8 @@ class _Forgetting(list[bytearray]):
 
 
 def _dechunk(octets: bytes) -> bytes:
-    body, at = [], 0
+    body: list[bytes] = []
+    at = 0
     while True:
         end = octets.index(b"\r\n", at)
         size = int(octets[at:end].split(b";")[0], 16)
@@ -456,7 +463,7 @@ async def test_a_websocket_is_relayed_after_its_upgrade(world: World) -> None:
         assert echoed == (b"X" * 50_000 + b"Y") * 20
         sock.setblocking(False)
         with contextlib.suppress(ssl.SSLError):  # it would wait, or data came meanwhile
-            sock._sslobj.shutdown()  # close_notify, and read on: the other way is still open (RFC 8446 §6.1)
+            sock._sslobj.shutdown()  # type: ignore[attr-defined]  # close_notify, and read on: the other way is still open (RFC 8446 §6.1)
         ended.set()
         sock.settimeout(20)
         assert until_end(sock) == b"last words"

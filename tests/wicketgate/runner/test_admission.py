@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ def admission(tmp_path: Path) -> Admission:
     return Admission(most=Limits(), forbidden=ForbiddenRoots(), state=tmp_path)
 
 
-def admit(admission: Admission, body: bytes) -> object:
+def admit(admission: Admission, body: bytes) -> Any:
     """As the server does it, in the same order."""
     try:
         request = msgspec.json.decode(body, type=schema.StartRun)

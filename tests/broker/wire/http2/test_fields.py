@@ -86,8 +86,10 @@ def requests(draw: st.DrawFn) -> list[Field]:
 
 def read_back(sent: list[Field]) -> list[Field]:
     """The list as a strict server reads it. Raises ProtocolError."""
-    off = {"validate_outbound_headers": False, "normalize_outbound_headers": False}
-    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding=None, **off))
+    raw = h2.config.H2Configuration(
+        client_side=True, header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
+    )
+    client = h2.connection.H2Connection(raw)
     server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
     for one in (client, server):
         one.initiate_connection()
@@ -128,7 +130,7 @@ def test_an_accepted_response_has_one_status_and_no_offers(rest: list[Field], st
     try:
         response = parse_response([(b":status", status), *rest])
     except Refusal as refusal:
-        reason = refusal.reason
+        reason: Reason | None = refusal.reason
     else:
         reason = None
     assert reason in {None, Reason.UPSTREAM_PROTOCOL}
