@@ -42,7 +42,7 @@ def compile_all(project: Path) -> None:
     """Compile with the machine's own Python, but at this machine's speed: in there each start would do it again."""
     script = """
         mount --bind "$1" "$2/mnt" &&
-        exec chroot "$2" /usr/bin/python3 -m compileall -q -j 2 --invalidation-mode unchecked-hash -s /mnt -p /project /mnt
+        exec chroot "$2" /usr/bin/python3 -m compileall -q --invalidation-mode unchecked-hash -s /mnt -p /project /mnt
     """
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(project), str(debian_tree("kernel"))]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

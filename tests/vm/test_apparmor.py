@@ -23,11 +23,9 @@ profile like-an-engines flags=(attach_disconnected,mediate_deleted) {
 ACTS = {
     "an overlay": "cd /tmp && mkdir a b c && mount -t overlay overlay -o lowerdir=a,upperdir=b,workdir=c /tmp",
     "a ramfs": "mount -t ramfs ramfs /tmp",
-    "a sysfs": "mount -t sysfs sysfs /tmp",
     "a control group tree": "mount -t cgroup2 cgroup2 /tmp",
     "chroot": "chroot / true",
     "the clock of a time namespace": "unshare --time --monotonic 5 true",
-    "making shared": "mount --make-rshared /",
 }
 
 
@@ -73,7 +71,6 @@ def test_what_no_sandbox_needs_is_refused(loaded: Machine, act: str) -> None:
     under = in_container(loaded, *command, apparmor="wicketgate", filtered=False)
     assert without.code == 0, ("the oracle", without)
     assert under.code != 0, under
-    assert re.search("denied|not permitted", under.stderr), under
 
 
 def test_stopping_works(loaded: Machine) -> None:
