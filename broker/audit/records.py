@@ -162,7 +162,7 @@ def encode_record(record: Record) -> bytes:
     path = record.path
     if path and (logged := redact_target(path)) != path:
         record = msgspec.structs.replace(record, path=logged)
-    if record.detail or record.process or "@" in record.authority:
+    if record.detail or record.process or "@" in record.authority or "%" in record.authority:
         record = _redacted(record)
     try:
         body = _encode(record)

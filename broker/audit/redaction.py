@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import unquote
 
 HIDDEN: Final = "*"
+_ESCAPES: Final = 6
 _SHORT: Final = 512  # paths up to here are remembered, without their queries
 _INPUT_LIMIT: Final = 2048  # characters that are looked at: twice what is kept; the rest is cut before it is judged
 
@@ -37,7 +38,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASC
 # A content digest names public bytes; registries put it into every path (OCI distribution, §pulling blobs).
 _DIGEST: Final = re.compile(r"sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})", re.ASCII)
 _CREDENTIAL_NAME: Final = re.compile(
-    r"""(?:^|[_.\s-]|(?<=[a-z])(?=[A-Z]))
+    r"""(?:^|[_.\s$!'()*+@~|-]|(?<=[a-z])(?=[A-Z]))
     (?:pass(?:word|wd|phrase|code)?|pwd|secret|secrets|token|tokens|api_?-?key|apikey|access_?-?key|private_?-?key
        |credentials?|creds?|auth|authorization|signature|sig|jwt|bearer|session_?-?id|sessionid|jsessionid|phpsessid|sid
        |otp|cookie|hmac|webhooks?)$""",
@@ -70,7 +71,9 @@ def redact_target(target: str) -> str:
 
 
 def redact_authority(authority: str) -> str:
-    """Return an authority without its userinfo (RFC 9110 §4.2.4)."""
+    """Return an authority without its userinfo (RFC 9110 §4.2.4), however it was escaped."""
+    if "%" in authority:
+        authority = _unescape(authority)
     return authority if "@" not in authority else f"{HIDDEN}@{authority.rpartition('@')[2]}"
 
 
@@ -134,6 +137,9 @@ def _redact_segment(segment: str) -> str:
 
 
 def _redact_assignment(text: str) -> str:
+    """A text that may be `name=value` or `name:value`, or several with what other encodings join them by."""
+    if "&" in text or "," in text:
+        return "".join(part if part in "&," else _redact_assignment(part) for part in re.split(r"([&,])", text))
     for sign in ("=", ":"):
         name, found, value = text.partition(sign)
         if found and value and _CREDENTIAL_NAME.search(unquote(name)):
@@ -144,10 +150,22 @@ def _redact_assignment(text: str) -> str:
 def _redact_word(text: str) -> str:
     """Hide tokens in `text`; a token written with percent escapes hides the whole of it."""
     if "%" in text:
-        decoded = unquote(unquote(text))
-        if _redact_tokens(decoded) != decoded or any(sign in decoded for sign in "?@=&"):
+        decoded = _unescape(text)
+        shows = decoded != text and any(
+            redact(decoded) != decoded for redact in (_redact_tokens, redact_text, _redact_path)
+        )
+        if shows or any(sign in decoded for sign in "?@=&"):
             return HIDDEN
     return _redact_tokens(text)
+
+
+def _unescape(text: str) -> str:
+    """Undo percent escapes, and escapes of escapes; what goes deeper than anybody means becomes an `@`: a suspect."""
+    for _ in range(_ESCAPES):
+        before, text = text, unquote(text)
+        if text == before:
+            return text
+    return "@"
 
 
 _redact_name = lru_cache(maxsize=1024)(_redact_word)  # parameters' names are few; their values are never remembered
