@@ -74,8 +74,11 @@ def test_a_signal_during_the_start_ends_the_start(words: tuple[str, ...], name: 
             time.sleep(delay)
             run.send_signal(number)
             _, told = run.communicate(timeout=PATIENCE)
-            assert run.returncode in {128 + number, -number}, told
-            if run.returncode > 0 and delay > 0.1:
+            if b"KeyboardInterrupt" in told:
+                # The interpreter's own start was interrupted, before the first line of ours (on a busy machine).
+                assert b"wicketgate/" not in told
+            else:
+                assert run.returncode in {128 + number, -number}, told
                 assert b"Traceback" not in told
             until(lambda: not left(), 2.0)
 
