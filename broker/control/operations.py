@@ -127,7 +127,11 @@ class Operations:
         else:
             self.broker.change_policy(with_flag(self.policy, enabled=False))
             self._record(Kind.POLICY, Event.FLAG, caller, words)
-            self.store.switched_on = False
+            try:
+                self.store.switched_on = False
+            except StoreError as error:
+                detail = f"Switched off, but only until a restart: {error}"
+                raise ApiError(Fault.RECORD_UNAVAILABLE, detail) from error
         return await self.show_egress(caller)
 
     # ---- grants

@@ -117,6 +117,7 @@ class Store:
             with self._translated():
                 self._prepare(fresh)
                 self.ended = self._begin()
+            self._switched_on = self._meta("switch") != "off"
         except StoreError:
             self._database.close()
             raise
@@ -226,13 +227,15 @@ class Store:
 
     @property
     def switched_on(self) -> bool:
-        """The operator's switch; on until somebody turns it off."""
-        return self._meta("switch") != "off"
+        """The operator's switch; on until somebody turns it off. Off holds at once, also where it cannot be kept."""
+        return self._switched_on
 
     @switched_on.setter
     def switched_on(self, on: bool) -> None:
+        self._switched_on = self._switched_on and on
         with self._translated():
             self._set_meta("switch", "on" if on else "off")
+        self._switched_on = on
 
     def _prepare(self, fresh: bool) -> None:
         execute = self._database.execute

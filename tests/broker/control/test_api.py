@@ -1,5 +1,6 @@
 """The control API against its own document, against hostile requests, and through its client."""
 
+import asyncio
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -314,6 +315,41 @@ async def test_a_reader_that_fails_keeps_the_policy_loudly(tmp_path: Path, monke
         assert api.operations.policy is api.operations.broker.policy is before
         (failed,) = api.records(kind="policy", event="reload_failed")
         assert "the reader failed: ZeroDivisionError" in failed["detail"]
+
+
+async def test_off_stays_off_where_it_cannot_be_kept(tmp_path: Path) -> None:
+    """A full disk must not bring egress back with the next reload."""
+    async with served(tmp_path) as api:
+        database = api.operations.store._database
+        database.execute("PRAGMA query_only = ON")
+        status, problem, _ = await ask(api, "PUT", "/v1/egress", {"enabled": False})
+        assert (status, problem["code"]) == (503, "record_unavailable")
+        assert not api.operations.broker.policy.enabled
+        assert (await ask(api, "POST", "/v1/policy/reload"))[0] == 200
+        assert not api.operations.broker.policy.enabled
+        assert (await ask(api, "PUT", "/v1/egress", {"enabled": True}))[0] == 500
+        assert (await ask(api, "POST", "/v1/policy/reload"))[0] == 200
+        assert not api.operations.broker.policy.enabled
+        database.execute("PRAGMA query_only = OFF")
+        assert (await ask(api, "PUT", "/v1/egress", {"enabled": True}))[1]["enabled"] is True
+
+
+async def test_off_during_a_reload_holds(tmp_path: Path) -> None:
+    async with served(tmp_path) as api:
+        read, reading, go_on = api.operations.read_policy, asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> str:
+            reading.set()
+            await go_on.wait()
+            return await read()
+
+        api.operations.read_policy = slowly
+        reload = asyncio.create_task(ask(api, "POST", "/v1/policy/reload"))
+        await reading.wait()
+        assert (await ask(api, "PUT", "/v1/egress", {"enabled": False}))[0] == 200
+        go_on.set()
+        assert (await reload)[0] == 200
+        assert not api.operations.broker.policy.enabled
 
 
 async def test_request_ids_come_back_and_strange_ones_do_not(tmp_path: Path) -> None:
