@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # loaded where there is a workspace or a control group: a com
     from sandbox.workspace import Workspace
 
 HOLD_SECONDS, POLL_SECONDS = 10.0, 0.0002
+HOLD_ATTEMPTS = 5
 GITS = "git"  # below the state: repositories that payloads made at the top of a workspace
 _AGAIN = "Start it again."
 
@@ -204,8 +205,7 @@ def _guard(
     try:
         root = _open(workspace)
         undo.callback(os.close, root)
-        found = protect.survey(root)
-        hold = protect.hold(root, found, state=state)
+        found, hold = _hold(root, state)
         undo.callback(hold.release)
         private = state / GITS / f"{workspace.device:x}-{workspace.inode:x}"
         private.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -219,6 +219,26 @@ def _guard(
         ) from error
     guard = Guard(root=root, found=found, hold=hold)
     return guard, protect.operations(workspace.path, found, held=hold.held, private_git=private)
+
+
+def _hold(root: int, state: Path) -> "tuple[protect.Survey, protect.Hold]":
+    """Survey and hold. Sessions come and go: a name that one of them held may be gone between the two."""
+    from sandbox import protect  # noqa: PLC0415
+
+    protect.hold(root, protect.Survey(), state=state).release()  # takes away what a killed session left
+    for _ in range(HOLD_ATTEMPTS):
+        found = protect.survey(root)
+        hold = protect.hold(root, found, state=state)
+        try:
+            protect.verify(root, found)
+        except protect.MountsDifferError:
+            hold.release()
+        except BaseException:
+            hold.release()
+            raise
+        else:
+            return found, hold
+    raise LaunchError(Code.BAD_WORKSPACE, "The workspace changes faster than it can be looked at.", _AGAIN)
 
 
 def _open(workspace: "Workspace") -> int:

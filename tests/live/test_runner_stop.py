@@ -17,7 +17,7 @@ import pytest
 
 from tests.live.runners import Daemon, alive, daemon
 from tests.live.runs import until
-from wicketgate.runner.client import Call, Runner
+from wicketgate.runner.client import Authority, Call, Runner
 
 pytestmark = pytest.mark.live
 LIMIT = 2.0  # seconds
@@ -179,3 +179,17 @@ async def test_a_fork_bomb_ends_inside_and_the_next_call_works() -> None:
                 assert done.timed_out
                 await gone(mark)
             assert (await runner.run(Call(bash="echo fine"))).stdout == b"fine\n"
+
+
+async def test_what_a_killed_runner_left_in_a_workspace_goes_with_the_next_session() -> None:
+    with daemon() as made:
+        place = made.workspace()
+        authority = Authority(workspace=str(place))
+        async with made.client() as runner:
+            await runner.start_job(Call(bash="sleep 600"), authority)
+            await asyncio.to_thread(made.stop, signal.SIGKILL)
+        assert all(not any(path.iterdir()) for path in place.iterdir()), "empty directories at most"
+        await asyncio.to_thread(made.start)
+        async with made.client() as runner:
+            assert (await runner.run(Call(bash="true"), authority)).code == 0
+        assert list(place.iterdir()) == []
