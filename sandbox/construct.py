@@ -237,8 +237,18 @@ def _hold(root: int, state: Path) -> "tuple[protect.Survey, protect.Hold]":
             hold.release()
             raise
         else:
-            return found, hold
+            return _without_held(found, hold.held), hold
     raise LaunchError(Code.BAD_WORKSPACE, "The workspace changes faster than it can be looked at.", _AGAIN)
+
+
+def _without_held(found: "protect.Survey", held: tuple[str, ...]) -> "protect.Survey":
+    """An empty directory that another session holds a name with is no file of the owner's: it is covered."""
+    ours = set(held)
+    return replace(
+        found,
+        frozen=tuple(path for path in found.frozen if path not in ours),
+        identities=frozenset((path, inode) for path, inode in found.identities if path not in ours),
+    )
 
 
 def _open(workspace: "Workspace") -> int:

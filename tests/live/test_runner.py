@@ -112,6 +112,16 @@ async def test_what_is_made_in_the_workspace_is_the_serving_users(served: Daemon
     assert not {".git", ".vscode", ".envrc"} & {path.name for path in place.iterdir()}, "no litter"
 
 
+async def test_many_on_one_workspace(served: Daemon, runner: Runner) -> None:
+    authority = Authority(workspace=str(served.workspace("shared")))
+    for _ in range(3):
+        done = await asyncio.gather(
+            *(runner.run(Call(bash=f"sleep 0.{number}; echo {number} > f{number}"), authority) for number in range(8))
+        )
+        assert [one.code for one in done] == [0] * 8
+    assert {path.name for path in served.workspace("shared").iterdir()} == {f"f{number}" for number in range(8)}
+
+
 async def test_what_could_run_outside_is_set_aside_and_told(served: Daemon, runner: Runner) -> None:
     place = served.workspace("planted")
     done = await runner.run(
