@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.curves import Curve, measure_log, measure_rules, measure_sessions
 from bench.inspecting import INSPECTING
-from bench.measures import MEASURES, Measure, Unit, take
+from bench.measures import MEASURES, Measure, NothingMovedError, Unit, take
 from bench.origins import Origins, start_origins
 from bench.ours import OURS, UNLOGGED
 from bench.peers import DIRECT, PEERS
@@ -128,6 +128,8 @@ def sample_into(row: Row, measure: Measure, running: Running | str, origins: Ori
         return
     try:
         row.samples.append(take(measure, running, origins, seconds))
+    except NothingMovedError as nothing:
+        row.missing = str(nothing)  # a busy machine can starve one sample; the other rounds stand
     except (RuntimeError, TimeoutError, OSError) as error:
         row.failure = str(error) or type(error).__name__
 

@@ -206,6 +206,10 @@ MEASURES: Final = (
 )
 
 
+class NothingMovedError(RuntimeError):
+    """No operation was finished in the time given: a sample that is missing, not one that is wrong."""
+
+
 def take(measure: Measure, subject: Running, origins: Origins, seconds: float) -> Sample:
     """Measure once. Raises RuntimeError when the subject could not do it or gave wrong bytes."""
     if measure.unit is Unit.HELD:
@@ -221,7 +225,7 @@ def take(measure: Measure, subject: Running, origins: Origins, seconds: float) -
     busy = [core_now(core).share_since(earlier) for core, earlier in zip(watched, cores_before, strict=True)]
     amount = result["bytes"] / MEGABYTE if measure.unit is Unit.MEGABYTES else result["operations"]
     if not amount:
-        raise RuntimeError("nothing came through")
+        raise NothingMovedError("nothing came through")
     value = result["p50"] * 1e6 if measure.unit is Unit.MICROSECONDS else amount / result["seconds"]
     return Sample(
         value=value,

@@ -23,8 +23,8 @@ def print_measure(console: Console, title: str, unit: Unit, rows: dict[str, Row]
         grid.add_column(heading, justify="right")
     base = rows.get(reference, Row())
     for name, row in rows.items():
-        if row.failure:
-            grid.add_row(name, f"failed: {row.failure[:90]}")
+        if row.trouble:
+            grid.add_row(name, f"failed: {row.trouble[:90]}")
         elif row.value is not None:
             ratios = ratio(row.value, base.value), ratio(row.cpu, base.cpu)
             grid.add_row(name, figure(row.value), percent(row.spread), ratios[0], figure(row.cpu), ratios[1], busy(row))

@@ -21,7 +21,13 @@ class Row:
     """One subject's samples for one measure, or what kept it from having any."""
 
     samples: list[Sample] = field(default_factory=list)
-    failure: str = ""
+    failure: str = ""  # no rate is worth printing
+    missing: str = ""  # why a round has no sample
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no figure; empty where there is one."""
+        return self.failure or ("" if self.samples else self.missing)
 
     @property
     def value(self) -> float | None:
@@ -165,5 +171,5 @@ def _row_document(row: Row) -> dict[str, Any]:
         "proxy_core_busy": row.proxy_core,
         "load_core_busy": row.load_core,
         "rounds": [sample.value for sample in row.samples],
-        "failure": row.failure or None,
+        "failure": row.trouble or None,
     }

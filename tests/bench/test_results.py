@@ -41,6 +41,14 @@ def test_a_goal_without_peers_is_a_figure() -> None:
     assert [(one.goal.words(one.peer), one.reached) for one in judged] == [("≤ 250,000", True)]
 
 
+def test_a_round_without_a_sample_leaves_the_others_standing() -> None:
+    one = row(10, 20)
+    one.missing = "nothing came through"
+    assert (one.trouble, one.value) == ("", 15)
+    assert Row(missing="nothing came through").trouble == "nothing came through"
+    assert Row(samples=one.samples, failure="wrong bytes").trouble == "wrong bytes"
+
+
 def test_what_failed_is_not_judged() -> None:
     assert judge({"new": {"Squid": row(1000), "ours": Row(failure="no")}}, ["ours"]) == []
 
