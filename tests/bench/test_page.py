@@ -1,8 +1,9 @@
 """The page and its plots say what the result says, and nothing else."""
 
+import itertools
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_the_page_has_every_figure_and_every_plot(document: dict[str, Any], tmp_
 
 
 def test_a_bar_is_as_long_as_its_value() -> None:
-    drawn = ElementTree.fromstring(bars("t", {"a & b": 50.0, "c": 100.0}, unit="µs", ours=frozenset(["c"])))
+    drawn = ET.fromstring(bars("t", {"a & b": 50.0, "c": 100.0}, unit="µs", ours=frozenset(["c"])))
     one, other = drawn.iter(f"{SVG}rect")
     assert float(one.attrib["width"]) * 2 == pytest.approx(float(other.attrib["width"]), abs=0.2)
     assert one.attrib["fill"] != other.attrib["fill"]
@@ -53,9 +54,9 @@ def test_a_bar_is_as_long_as_its_value() -> None:
 
 
 def test_a_curve_rises_with_its_values_and_keeps_inside() -> None:
-    drawn = ElementTree.fromstring(lines("t", [10, 100, 1000], {"a": [1, 2, 4]}, x_title="x", y_title="y"))
+    drawn = ET.fromstring(lines("t", [10, 100, 1000], {"a": [1, 2, 4]}, x_title="x", y_title="y"))
     points = [tuple(map(float, pair.split(","))) for pair in drawn.find(f"{SVG}polyline").attrib["points"].split()]  # type: ignore[union-attr]
-    steps = [right[0] - left[0] for left, right in zip(points, points[1:], strict=False)]
+    steps = [right[0] - left[0] for left, right in itertools.pairwise(points)]
     assert steps[0] == pytest.approx(steps[1], abs=0.2)  # logarithmic
     heights = [height for _, height in points]
     assert heights == sorted(heights, reverse=True)
