@@ -14,6 +14,7 @@ from broker.audit.records import Plane
 from broker.gateway.h2_exchange import H2Exchange, acknowledge, attempt
 from broker.gateway.h2_streams import RESET_COST, Frames, Over
 from broker.gateway.h2_upstream import UpstreamLink, name_of
+from broker.gateway.metering import charged
 from broker.gateway.reach import Reaching
 from broker.gateway.records import About
 from broker.gateway.requests import judged_question
@@ -26,7 +27,15 @@ from broker.policy.grants import Spend
 from broker.policy.reasons import Reason, Refusal
 from broker.policy.rule import ORDINARY
 from broker.wire.http2.answers import format_answer, is_grpc
-from broker.wire.http2.fields import Field, Request, format_response, parse_request, parse_response, parse_trailers
+from broker.wire.http2.fields import (
+    Field,
+    Request,
+    format_response,
+    parse_request,
+    parse_response,
+    parse_trailers,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from broker.gateway.session import Session
@@ -152,7 +161,8 @@ class H2Connection:
         self._has_paid = True
         exchange = self._exchanges[stream_id] = H2Exchange(stream_id, about, request, verdict)
         exchange.up.ended = ended
-        self._reach(exchange)
+        if charged(self._session.meter, size_of(headers), upward=True):
+            self._reach(exchange)
 
     def _judged(self, about: About, request: Request) -> Facts:
         authority = parse_authority(request.authority, default_port=443)
@@ -181,19 +191,15 @@ class H2Connection:
         if exchange is None or exchange.up.finished:
             acknowledge(self._client, stream_id, len(data))
             return
-        meter = self._session.meter
-        if meter is not None:
-            if meter.room_up < len(data):
-                meter.exhausted()
-                return
-            meter.count_up(len(data))
+        if not charged(self._session.meter, len(data), upward=True):
+            return
         if data:
             exchange.up.waiting.append(data)
         self.pump_up(exchange)
 
     def _trailers_up(self, stream_id: int, headers: list[Field]) -> None:
         exchange = self._exchanges.get(stream_id)
-        if exchange is None:
+        if exchange is None or not charged(self._session.meter, size_of(headers), upward=True):
             return
         try:
             exchange.up.trailers = parse_trailers(headers, self._session.http_limits, Reason.BAD_REQUEST)
@@ -271,6 +277,8 @@ class H2Connection:
         if exchange.interim > self._session.http_limits.informational:
             self.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, "too many interim responses"))
             return
+        if not charged(self._session.meter, size_of(headers), upward=False):
+            return
         try:
             response = parse_response(headers, self._session.http_limits)
         except Refusal as refusal:
@@ -280,6 +288,8 @@ class H2Connection:
         self._client.flush()
 
     def response(self, exchange: H2Exchange, headers: list[Field], *, ended: bool) -> None:
+        if not charged(self._session.meter, size_of(headers), upward=False):
+            return
         try:
             response = parse_response(headers, self._session.http_limits)
         except Refusal as refusal:

@@ -12,12 +12,13 @@ from h2.errors import ErrorCodes
 
 from broker.gateway.h2_exchange import H2Exchange, acknowledge, attempt
 from broker.gateway.h2_streams import Frames, Over
+from broker.gateway.metering import charged
 from broker.gateway.reach import broken_upstream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
 from broker.policy.reasons import Reason, Refusal
 from broker.wire.http1.rewrite import format_host
-from broker.wire.http2.fields import Field, format_request, parse_trailers
+from broker.wire.http2.fields import Field, format_request, parse_trailers, size_of
 
 if TYPE_CHECKING:
     from broker.gateway.session import Session
@@ -173,18 +174,16 @@ class UpstreamLink:
         if exchange is None:
             acknowledge(self.frames, stream_id, len(data))
             return
-        meter = self._session.meter
-        if meter is not None:
-            if meter.room_down < len(data):
-                meter.exhausted()
-                return
-            meter.count_down(len(data))
+        if not charged(self._session.meter, len(data), upward=False):
+            return
         if data:
             exchange.down.waiting.append(data)
             exchange.down.since = exchange.down.since if len(exchange.down.waiting) > 1 else self.last
         self._owner.pump_down(exchange)
 
     def _trailers(self, exchange: H2Exchange, headers: list[Field]) -> None:
+        if not charged(self._session.meter, size_of(headers), upward=False):
+            return
         try:
             exchange.down.trailers = parse_trailers(headers, self._session.http_limits, Reason.UPSTREAM_PROTOCOL)
         except Refusal as refusal:

@@ -167,6 +167,22 @@ class Meter:
         """Count bytes that went to the sandbox."""
         self.usage.bytes_down += count
 
+    def take(self, count: int, *, upward: bool) -> bool:
+        """Count bytes that came as a whole; False where they are more than is granted, which is used up then.
+
+        Piece by piece, because the ledger may have less on record than is granted.
+        """
+        while count > 0:
+            piece = min(count, self.room_up if upward else self.room_down)
+            if piece <= 0:
+                return False
+            if upward:
+                self.count_up(piece)
+            else:
+                self.count_down(piece)
+            count -= piece
+        return True
+
     def exhausted(self) -> None:
         """Somebody wanted to move a byte that is not granted any more, or that cannot be put on record."""
         self.on_end(self, Reason.AUDIT_UNAVAILABLE if self._unrecorded else Reason.GRANT_EXHAUSTED)
@@ -209,3 +225,11 @@ def metered(meter: Meter | None, read: Callable[[memoryview], int], view: memory
     else:
         meter.count_down(count)
     return count
+
+
+def charged(meter: Meter | None, count: int, *, upward: bool) -> bool:
+    """Count bytes that were read already; False where the grant has no room: their connection has been cut then."""
+    if meter is None or meter.take(count, upward=upward):
+        return True
+    meter.exhausted()
+    return False

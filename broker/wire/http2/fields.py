@@ -35,6 +35,11 @@ _KEPT = frozenset((b"te", b"content-length"))
 _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"DEBUG", b"CONNECT"))
 
 
+def size_of(fields: Iterable[Field]) -> int:
+    """Octets of the names and values, as they were before compression."""
+    return sum(len(name) + len(value) for name, value in fields)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A request's fields. `authority` is raw; `path` is the raw path with its query; `fields` have no pseudo-field."""

@@ -136,6 +136,21 @@ def test_bytes_are_reserved_ahead(place: Place) -> None:
     assert moved <= after <= moved + max(bound // 16, 65_536)
 
 
+@pytest.mark.parametrize("upward", [True, False])
+@pytest.mark.parametrize("frame", [1, 999, 16_384, 16_383, 200_000])
+def test_a_budget_of_bytes_is_spent_to_the_last_by_frames_of_any_size(place: Place, frame: int, upward: bool) -> None:
+    """What is reserved ahead is no boundary: only the budget is."""
+    budget = 1_000_003 if frame > 1 else 70_001
+    grant = place.issue(**{"bytes_up" if upward else "bytes_down": budget})
+    meter = place.meter(grant)
+    taken = 0
+    while meter.take(frame, upward=upward):
+        taken += frame
+    assert budget - frame < taken <= budget
+    assert (meter.usage.bytes_up if upward else meter.usage.bytes_down) == budget
+    assert not meter.take(1, upward=upward)
+
+
 def test_use_is_exact_after_a_clean_end_and_after_the_last_session(place: Place) -> None:
     grant = place.issue(requests=1000, bytes_down=10**9)
     meter = place.meter(grant)
