@@ -54,6 +54,8 @@ def _take_over(session: Session, client: Stream, authority: Authority, wanted: s
     if early:
         # Sent before our 200 and read with the CONNECT: put it back in front of what is still to come.
         sock = _Refilled(session, sock, early).far_end
+        if session.meter is not None:
+            session.meter.count_up(-len(early))  # they are counted when they are read again
         session.reactor.add(sock.fileno(), lambda _events: None)
     Captured(session, sock, authority, wanted).take_over()
 

@@ -75,6 +75,25 @@ async def test_heads_are_bytes_too(world: World) -> None:
         assert len(origin.requests) == 1
 
 
+@in_world
+async def test_what_comes_with_a_connect_is_counted_once(world: World) -> None:
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(FIRST))
+        writer.write(b"seen")
+
+    def talk(connect: bytes) -> bytes:
+        with socket.create_connection(("198.19.255.1", 3128), 20) as sock:
+            sock.sendall(connect + FIRST)
+            return read_all(sock)
+
+    fixed = {Authority(parse_host_name("api.example.com"), 443): (ip_address(PUBLIC),)}
+    async with world.broker(TUNNEL, fixed=fixed) as broker, world.origin(behave, port=443):
+        meter = give(broker, bytes_up=100_000)
+        connect = b"CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\n\r\n"
+        assert (await world.inside(talk, connect)).endswith(b"seen")
+        assert meter.usage.bytes_up == len(connect) + len(FIRST)
+
+
 @pytest.mark.parametrize("budget", [len(FIRST) + 1, 200_001, 3_000_000])
 @in_world
 async def test_a_tunnel_ends_at_the_byte_both_ways(world: World, *, budget: int) -> None:
