@@ -125,8 +125,9 @@ async def _serve(daemon: Daemon) -> None:
         _open(door, operations, control, tasks)
         undo.callback(door.close)
         async with asyncio.TaskGroup() as group:
-            chores = [group.create_task(chore) for chore in _chores(operations)]
-            loop.add_signal_handler(signal.SIGHUP, lambda: chores.append(group.create_task(_reload(operations))))
+            reload = asyncio.Event()
+            chores = [group.create_task(chore) for chore in (*_chores(operations), _reload_when(reload, operations))]
+            loop.add_signal_handler(signal.SIGHUP, reload.set)
             notify("READY=1")
             print(f"wicketgate: the broker serves: {_summary(daemon, operations)}", file=sys.stderr, flush=True)
             waits = [asyncio.ensure_future(one.wait()) for one in (stop, door.gone)]
@@ -219,12 +220,18 @@ def _caller(peer: Peer | Refused) -> Caller:
     return Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid)
 
 
-async def _reload(operations: Operations) -> None:
-    """SIGHUP. What is wrong with the file was said and recorded by the operation."""
-    notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-    with contextlib.suppress(ApiError):
-        await operations.reload_policy(this_process())
-    notify("READY=1")
+async def _reload_when(asked: asyncio.Event, operations: Operations) -> None:
+    """SIGHUP. However often it comes while a reload is under way, it asks for one more.
+
+    What is wrong with the file was said and recorded by the operation.
+    """
+    while True:
+        await asked.wait()
+        asked.clear()
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        with contextlib.suppress(ApiError):
+            await operations.reload_policy(this_process())
+        notify("READY=1")
 
 
 def _chores(operations: Operations) -> list[Chore]:

@@ -272,6 +272,19 @@ def test_a_broken_reload_keeps_the_policy_loudly(daemon: Daemon, port: int) -> N
     assert (last["rule"], last["policy"]) == ("other", daemon.records(kind="policy", event="loaded")[-1]["policy"])
 
 
+def test_a_storm_of_signals_is_few_reloads_and_the_last_one_counts(daemon: Daemon, port: int) -> None:
+    assert daemon.process is not None
+    before = len(daemon.records(kind="policy", event="loaded"))
+    for _ in range(200):
+        os.kill(daemon.process.pid, 1)
+    daemon.write_policy(rules_for(port, name="last"))
+    os.kill(daemon.process.pid, 1)
+    wanted = daemon.ask("POST", "/v1/policy/reload")[1]["version"]
+    until(lambda: len({one["policy"] for one in daemon.records(kind="policy", event="loaded")}) == 2)
+    assert daemon.ask("GET", "/v1/policy")[1]["version"] == wanted
+    assert len(daemon.records(kind="policy", event="loaded")) - before < 50
+
+
 def test_a_reload_judges_open_tunnels_again() -> None:
     with silent_origin() as port:
         kept, dropped = rules_for(port, tls="splice"), rules_for(port, tls="splice").replace(NAME, "other.example")
