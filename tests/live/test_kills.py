@@ -129,7 +129,7 @@ def test_after_the_brokers_death_there_is_no_network() -> None:
         os.kill(run.pid, signal.SIGSTOP)
         enter = [
             "nsenter",
-            f"--user=/proc/{sleeping}/ns/user",
+            f"--user=/proc/{run.pid}/ns/user",  # whose network namespace it is; the command's own is one below
             f"--net=/proc/{sleeping}/ns/net",
             "--preserve-credentials",
         ]
