@@ -72,7 +72,8 @@ def test_fronting_is_impossible(https_origin: HttpsOrigin, how: str) -> None:
 
 NODE_HTTP2 = """
 const session = require('http2').connect(process.argv[1], {}, () => {
-  const stream = session.request({':path': '/test.Echo/None', ':method': 'POST', 'content-type': process.argv[2], te: 'trailers'})
+  const fields = {':path': '/test.Echo/None', ':method': 'POST', 'content-type': process.argv[2], te: 'trailers'}
+  const stream = session.request(fields)
   let status, body = ''
   stream.on('response', fields => { status = fields[':status'] })
   stream.on('data', piece => { body += piece })
