@@ -31,6 +31,7 @@ from broker.wire.problem import http_response
 
 CONTINUE_SECONDS = 1.0
 CHECK_SECONDS = 0.25
+REST_SECONDS = 0.5  # a client that asks again sooner gets the same upstream
 BYTES_A_TURN = 1 << 20
 
 type TakeOver = Callable[[Session, Stream, Authority, str, bytes], None]
@@ -477,6 +478,8 @@ class HttpConnection:
     def _check_head(self, now: float) -> None:
         limits = self._session.limits
         if self._head_since is None:
+            if now - self._last >= REST_SECONDS:
+                self._upstream.rest()
             if now - self._last >= limits.idle_seconds:
                 self._end(Reason.IDLE_TIMEOUT, "no further request", clean=True)
         elif now - self._head_since >= limits.head_seconds:

@@ -126,10 +126,14 @@ class UpstreamSide:
 
     def leave(self) -> None:
         """The client's connection is over: what is under way is reset, what was kept goes to the session's pool."""
+        self.rest()
+        self.drop()
+
+    def rest(self) -> None:
+        """Nothing is asked for the moment: whoever of the session asks next may have the upstream that was kept."""
         own, self._own = self._own, None
         if own is not None:
             self._session.upstreams.give(*own)
-        self.drop()
 
     def _is_quiet(self, upstream: Upstream) -> bool:
         """Whether no payload and no end waits in it. An alert that came right behind the response raises no edge."""

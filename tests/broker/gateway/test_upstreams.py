@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,8 @@ from broker.gateway.reactor import IN, Reactor
 from broker.gateway.streams import PlainStream
 from broker.gateway.upstreams import PER_AUTHORITY, PER_SESSION, Upstream, Upstreams
 from broker.policy.authority import Authority, parse_authority
+from tests.broker.gateway.test_http_plane import FIXED, HOST, OK, RULES, answering
+from tests.broker.gateway.world import World, in_world, look_up
 
 
 class Pool:
@@ -102,3 +105,36 @@ async def test_room_is_counted_again_when_one_is_taken_or_ends(pool: Pool) -> No
     pool.give(authority(100))
     assert pool.is_closed(0)
     pool.close()
+
+
+def ask_and_stay(where: tuple[str, int]) -> socket.socket:
+    sock = socket.create_connection(where, 20)
+    ask_again(sock)
+    return sock
+
+
+def ask_again(sock: socket.socket) -> None:
+    sock.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    got = b""
+    while not got.endswith(b"\r\n\r\nok"):
+        piece = sock.recv(4096)
+        assert piece, got
+        got += piece
+
+
+@pytest.mark.live
+@in_world
+async def test_what_rested_serves_the_next_client(world: World) -> None:
+    async with world.broker(RULES, fixed=FIXED) as broker, world.origin(answering(OK)) as origin:
+        where = await world.inside(look_up, HOST), 80
+        clients = [await world.inside(ask_and_stay, where)]
+        for _ in range(3):
+            deadline = time.monotonic() + 20
+            while not broker.sessions["test"].upstreams._count:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.025)
+            clients.append(await world.inside(ask_and_stay, where))
+        assert len(origin.received) == 1
+        for client in clients:
+            await world.inside(ask_again, client)  # all still open, those too that hold no upstream any more
+            client.close()
