@@ -26,7 +26,10 @@ def residue(places: tuple[Path, ...]) -> set[str]:
     found |= {f"link {entry}" for entry in os.listdir("/sys/class/net") if re.match("gate|eth0@|veth", entry)}
     for place in places:
         for path in [*place.rglob("*")]:
-            mode = path.lstat().st_mode
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # another run has ended and given its log the final name
+                continue
             if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or path.suffix in {".tmp", ".new", ".part"}:
                 found.add(str(path))
     return found
