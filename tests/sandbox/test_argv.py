@@ -21,7 +21,7 @@ CALL = Call(argv=("sh", "-c", "echo --bind / / --"), timeout=5)
 TRUST = (Mount(source=Path("/var/lib/wicketgate/trust/0/etc/ssl"), destination=Path("/etc/ssl")),)
 SPECS = {
     "alone": SandboxSpec(call=CALL, authority=Authority()),
-    "workspace": SandboxSpec(call=CALL, authority=Authority(workspace=Path("/work/my project"))),
+    "workspace": SandboxSpec(call=CALL, authority=Authority(workspace=Path("/srv/my project"))),
     "brokered": SandboxSpec(
         call=CALL,
         authority=Authority(
