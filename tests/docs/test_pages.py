@@ -47,3 +47,8 @@ def test_the_dependencies_are_those_of_the_locks_with_their_own_licences() -> No
 
 def test_every_dependency_says_its_licence() -> None:
     assert not [row.name for row in dependencies("dev.lock", set()) if row.licence in {"not stated", "UNKNOWN"}]
+
+
+def test_the_readme_shows_the_example_that_runs_as_a_test() -> None:
+    example = (ROOT / "tests" / "examples" / "grant_for_a_tool_call.py").read_text("utf-8")
+    assert f"```python\n{example}```" in (ROOT / "README.md").read_text("utf-8")
