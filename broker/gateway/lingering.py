@@ -4,6 +4,8 @@ Closing with unread data makes the kernel send a reset, which can destroy the an
 the write side is closed, what still comes is thrown away for a bounded time and amount, and then it is over.
 """
 
+import socket
+
 from broker.gateway.reactor import Reactor
 from broker.gateway.streams import Stream
 
@@ -30,7 +32,8 @@ class Lingering:
         """Throw away what comes."""
         try:
             while self._left > 0:
-                count = self._stream.receive(self._reactor.view)
+                # Below TLS: nobody reads it, and after our close_notify the layer above may not want to.
+                count = socket.socket.recv_into(self._stream.sock, self._reactor.view)
                 if count == 0:
                     break
                 self._left -= count
