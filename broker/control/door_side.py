@@ -51,6 +51,8 @@ class DoorSide:
             except OSError:
                 message, descriptors = b"", []
             if not message:
+                for fd in descriptors:
+                    os.close(fd)
                 asyncio.get_running_loop().remove_reader(self._channel.fileno())
                 self._answers.put_nowait(ConnectionError("the door has gone"))
                 self.gone.set()

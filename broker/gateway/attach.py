@@ -51,6 +51,8 @@ class AttachConnection:
                     self._connection, MAX_MESSAGE + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
                 if not message:
+                    for fd in descriptors:  # an empty message looks like the end, but can carry some
+                        os.close(fd)
                     self.close()
                     return
                 self._receive(message, list(descriptors), cut=bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
