@@ -59,6 +59,7 @@ class _Watch:
     broker_gone: bool = False
     early: tuple[int, float] | None = None  # a signal for which no command was found, and until when to look for one
     interrupted: int = 0  # such a signal for which none came into being
+    sent: int = 0  # the last signal that was given to the command
     ignored: frozenset[int] = field(default_factory=frozenset)
 
     def end_all(self) -> None:
@@ -146,6 +147,7 @@ def _pass_on(watch: _Watch, number: int, *, for_us_only: bool) -> None:
     if find_command(watch.launched.pid) is not None:
         if for_us_only:
             signal_command(watch.launched.pid, number)
+        watch.sent = number
     elif number not in watch.ignored and watch.early is None:
         # It has not been forked yet, or it has ended already and its exit code is on the way to us.
         watch.early = (number, time.monotonic() + GRACE)
@@ -164,6 +166,7 @@ def _look_for_command(watch: _Watch) -> float | None:
             return LOOK_AGAIN
         watch.interrupted = number
         watch.end_all()
+    watch.sent = number
     watch.early = None
     return None
 
@@ -214,7 +217,10 @@ def _has_ended(pid: int) -> bool:
 
 
 def _ending(watch: _Watch, status: int) -> Ending:
-    started = _was_started(watch.launched.status_fd) or (status < 0 and not watch.interrupted)
+    reported = _was_started(watch.launched.status_fd)
+    if not reported and watch.sent and status == BY_SIGNAL + watch.sent:
+        watch.interrupted = watch.sent  # it was there already, but was bubblewrap's still, not yet the command's
+    started = reported or (status < 0 and not watch.interrupted)
     # bubblewrap reports the command's signal as an exit code; a signal of its own was ours or a stranger's.
     lost = status < 0 and not (watch.timed_out or watch.broker_gone or watch.interrupted)
     code = status

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,41 @@ from tests.tree import ROOT
 from tests.vm.machine import Machine, make_machine, start_machine
 
 
+class Rack:
+    """Keeps one machine running: a new one takes the place of one that has gone, so that a crash costs one test."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        self._project = work / "project"
+        self._project.mkdir()
+        copy_project(self._project)
+        install_packages(self._project / "site", work)
+        compile_all(self._project)
+        self._made = make_machine()
+        self._running = ExitStack()
+        self._machine: Machine | None = None
+
+    def machine(self) -> Machine:
+        if self._machine is None or self._machine.has_gone():
+            self.stop()
+            self._machine = self._running.enter_context(start_machine(self._made, self._project, self._work))
+        return self._machine
+
+    def stop(self) -> None:
+        self._running.close()
+
+
 @pytest.fixture(scope="session")
-def vm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    rack = Rack(tmp_path_factory.mktemp("vm"))
+    yield rack
+    rack.stop()
+
+
+@pytest.fixture
+def vm(rack: Rack) -> Machine:
     """A machine with Debian's kernel; the project is in /project, and Python there finds the locked packages."""
-    work = tmp_path_factory.mktemp("vm")
-    project = work / "project"
-    project.mkdir()
-    copy_project(project)
-    install_packages(project / "site", work)
-    compile_all(project)
-    with start_machine(make_machine(), project, work) as machine:
-        yield machine
+    return rack.machine()
 
 
 def install_packages(target: Path, work: Path) -> None:

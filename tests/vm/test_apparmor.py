@@ -34,8 +34,13 @@ def load(vm: Machine, text: str) -> None:
     assert done.code == 0, done
 
 
-@pytest.fixture(scope="module")
+PREPARED: list[Machine] = []
+
+
+@pytest.fixture
 def loaded(vm: Machine) -> Machine:
+    if any(one is vm for one in PREPARED):
+        return vm
     load(vm, PROFILE)
     load(
         vm,
@@ -45,6 +50,7 @@ def loaded(vm: Machine) -> Machine:
     )
     load(vm, LIKE_AN_ENGINES)
     lay_root(vm)
+    PREPARED.append(vm)
     return vm
 
 
