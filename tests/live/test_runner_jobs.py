@@ -117,7 +117,8 @@ async def test_after_a_restart_of_the_runner() -> None:
         await asyncio.to_thread(made.start)
         async with made.client() as runner:
             jobs = {one.id: one for one in await runner.jobs()}
-            assert jobs[running.id].state == "lost"
+            # Whichever comes first: the kernel, or the runner's own look at the process that was killed beside it.
+            assert jobs[running.id].state in {"lost", "stopped"}
             assert (jobs[ended.id].state, jobs[ended.id].code) == ("ended", 3)
             assert jobs[ended.id].rights.network == "none"
             assert jobs[ended.id].rights.limits["tasks"] == 99
