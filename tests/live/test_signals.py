@@ -95,7 +95,8 @@ def test_ignored_signals_stay_ignored() -> None:
 
 def test_nothing_else_is_ignored_or_blocked() -> None:
     told = wicketgate("--", "grep", "-E", "Sig(Ign|Blk)", "/proc/self/status").stdout.split()
-    assert [int(mask, 16) for mask in told[1::2]] == [0, 0]
+    glibc_own = 0b11 << 31  # signals 32 and 33, which glibc may leave ignored in what it spawns
+    assert [int(mask, 16) & ~glibc_own for mask in told[1::2]] == [0, 0]
 
 
 def test_a_caller_that_ignores_the_end_of_its_children() -> None:
