@@ -240,6 +240,7 @@ async def test_a_person_attaches_leaves_and_comes_back(served: Daemon, runner: R
             pty.type("sleep 1; stty size\r")
             pty.wait_for("25 70")
             pty.type("(sleep 0.5; echo still-$((2+2))-here) &\r")
+            pty.wait_for(r"still-\$")
             pty.type("\x1d")
             assert pty.end() == 0
         with Pty(command, rows=30, columns=90) as pty:
