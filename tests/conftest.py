@@ -89,9 +89,12 @@ def pytest_make_collect_report(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Append this run's counts to the file that scripts/test adds up. An error counts as a failure."""
+    """Append this run's counts to the file that scripts/test adds up. An error counts as a failure.
+
+    A worker of pytest-xdist has a reporter too: what it saw is in the counts of the run that began it.
+    """
     target = os.environ.get(COUNTS)
-    if target is None:
+    if target is None or hasattr(terminalreporter.config, "workerinput"):
         return
     stats = terminalreporter.stats
     counts = {

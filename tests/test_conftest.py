@@ -38,7 +38,7 @@ def test_child():
 SKIPPED_MODULE = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\ndef test_never(): pass\n"
 
 
-def run(suite: dict[str, str], where: Path, *, no_skip: str) -> tuple[dict[str, int], str]:
+def run(suite: dict[str, str], where: Path, *options: str, no_skip: str) -> tuple[dict[str, int], str]:
     for name, text in suite.items():
         (where / name).write_text(text)
     (where / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p no:cacheprovider'\n")
@@ -47,7 +47,7 @@ def run(suite: dict[str, str], where: Path, *, no_skip: str) -> tuple[dict[str, 
     environment = {**os.environ, "WICKETGATE_NO_SKIP": no_skip, "WICKETGATE_TEST_COUNTS": str(counts)}
     environment["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--strict-markers"],
+        [sys.executable, "-m", "pytest", "-q", "--strict-markers", *options],
         cwd=where,
         env=environment,
         check=False,
@@ -55,7 +55,7 @@ def run(suite: dict[str, str], where: Path, *, no_skip: str) -> tuple[dict[str, 
         text=True,
     )
     assert done.returncode == (1 if "test_suite.py" in suite else 2 if no_skip == "1" else 5)
-    told: dict[str, int] = json.loads(counts.read_text())
+    told: dict[str, int] = json.loads(counts.read_text())  # one line: a second one is no JSON
     return told, done.stdout
 
 
@@ -77,12 +77,17 @@ def test_signals_that_the_starter_ignored_are_restored(tmp_path: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", "trap '' HUP INT QUIT TSTP; exec \"$@\"", "sh", sys.executable, "-m", "pytest", "-q"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "WICKETGATE_TEST_COUNTS": str(tmp_path / "counts")},
         check=False,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_workers_do_not_count_again(tmp_path: Path) -> None:
+    counts, _ = run({"test_suite.py": SUITE}, tmp_path, "-n", "2", no_skip="0")
+    assert counts == {"passed": 2, "failed": 2, "skipped": 2}
 
 
 @pytest.mark.parametrize(("no_skip", "failed", "skipped"), [("0", 0, 1), ("1", 1, 0)])
