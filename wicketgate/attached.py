@@ -57,11 +57,12 @@ def run_under_grant(start: Start, path: Path, grant: str) -> Outcome:
     with contextlib.ExitStack() as undo:
         broker = connect(path, grant)
         undo.callback(broker.stop)
-        from wicketgate import cable  # noqa: PLC0415  as in `cabled`
+        from sandbox.bridge import open_bridge  # noqa: PLC0415  as in `cabled`
+        from wicketgate import cable  # noqa: PLC0415
 
         rights = cable.trust(start, state, broker.greeting())
         start.drop()
-        bridge = undo.enter_context(cable.bridge())
+        bridge = undo.enter_context(open_bridge())
         broker.attach(start.session, bridge)
         drains = {broker.connection.fileno(): broker.on_lease}
         ending, output = start.execute(rights, drains=drains)

@@ -21,11 +21,12 @@ def run_with_cable(start: Start, policy: Policy) -> Outcome:
     with contextlib.ExitStack() as undo:
         broker = start_broker(identity, settings)
         undo.callback(broker.stop)
-        from wicketgate import cable  # noqa: PLC0415  loaded while the broker loads its own modules
+        from sandbox.bridge import open_bridge  # noqa: PLC0415  loaded while the broker loads its own modules
+        from wicketgate import cable  # noqa: PLC0415
 
         rights = cable.trust(start, state, broker.greeting())
         start.drop()
-        bridge = undo.enter_context(cable.bridge())
+        bridge = undo.enter_context(open_bridge())
         broker.attach(start.session, bridge)
         ending, output = start.execute(rights, broker=broker.pid)
         finished = broker.finish(bridge.count_refused())

@@ -1,7 +1,7 @@
 """The runner's client: typed, asynchronous, one method for each operation.
 
     async with Runner("/run/wicketgate/runner.sock") as runner:
-        result = await runner.run(Call(bash="make test"), Authority(workspace="/srv/work/project"))
+        result = await runner.run(Call(bash="make test"), Authority(workspace="/srv/project"))
 
 Every refusal is a `RunnerError` with the API's code. A run that is cancelled, or whose client goes away, is ended.
 """
