@@ -36,7 +36,7 @@ from netns import handoff
 from netns.bridge import Bridge
 from netns.listeners import Listeners, open_listeners
 
-PATIENCE: Final = 10.0  # seconds for each answer
+PATIENCE: Final = 30.0  # seconds for each answer; one that ended is seen at once
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 # After these the session may be served again; after any other it will not be.
 PASSING: Final = frozenset({"egress_off", "broker_stopped", "audit_unavailable", "bad_request"})
