@@ -20,15 +20,16 @@ from typing import Any, Final
 
 import uvloop
 
+from broker.api.callers import Caller, this_process
+from broker.api.faults import ApiError
+from broker.api.server import ApiServer
 from broker.audit.errors import AuditError, AuditUnavailable
 from broker.audit.location import audit_directory
 from broker.audit.log import AuditLog, SyncPolicy
-from broker.control.app import ControlServer
-from broker.control.callers import Caller, this_process
+from broker.control.app import control_server
 from broker.control.config import GrantLimits
 from broker.control.door import ATTACH, CONTROL, Peer, Refused
 from broker.control.door_side import DoorSide
-from broker.control.faults import ApiError
 from broker.control.grants import GrantBook
 from broker.control.notify import notify
 from broker.control.operations import Operations, with_flag
@@ -119,7 +120,7 @@ async def _serve(daemon: Daemon) -> None:
     door = DoorSide(daemon.door)
     async with contextlib.AsyncExitStack() as undo:
         operations = await _prepare(daemon, door, undo)
-        control = ControlServer(operations, loop)
+        control = control_server(operations, loop)
         undo.push_async_callback(control.close)
         tasks: set[asyncio.Task[None]] = set()
         _open(door, operations, control, tasks)
@@ -189,7 +190,7 @@ async def _prepare(daemon: Daemon, door: DoorSide, undo: contextlib.AsyncExitSta
     return operations
 
 
-def _open(door: DoorSide, operations: Operations, control: ControlServer, tasks: set[asyncio.Task[None]]) -> None:
+def _open(door: DoorSide, operations: Operations, control: ApiServer, tasks: set[asyncio.Task[None]]) -> None:
     """From here on peers come in."""
 
     def admit(peer: Peer, connection: socket.socket) -> None:

@@ -18,7 +18,8 @@ from typing import Final
 
 import msgspec
 
-from broker.control.faults import ApiError, Fault
+from broker.api.faults import ApiError
+from broker.control.faults import Fault
 from broker.control.messages import MAX_MESSAGE, Rejected
 from broker.control.messages import encode as encode_for_runner
 from broker.policy.load import PolicyError, read_trusted

@@ -7,8 +7,9 @@ paths and plane, as they stand at that moment. Whether rules are covered is deci
 from collections.abc import Sequence
 from typing import Any, Final
 
+from broker.api.faults import ApiError
 from broker.control.config import GrantLimits
-from broker.control.faults import ApiError, Fault
+from broker.control.faults import Fault, RulesError
 from broker.control.schema import IssueGrant
 from broker.policy.allows import parse_allow
 from broker.policy.grant_rules import parse_grant_rules
@@ -32,7 +33,7 @@ def rules_of(request: IssueGrant, policy: Policy) -> tuple[list[dict[str, Any]],
     try:
         parsed = parse_grant_rules(documents)
     except PolicyError as error:
-        raise ApiError(Fault.INVALID_RULES, str(error), field="rules", findings=error.problems) from None
+        raise RulesError(Fault.INVALID_RULES, str(error), field="rules", findings=error.problems) from None
     missing = uncovered(parsed, policy)
     if missing:
         raise _not_covered(missing)
@@ -116,4 +117,4 @@ def _covering(policy: Policy, host: HostPattern, port: int) -> list[Rule]:
 
 
 def _not_covered(missing: list[str]) -> ApiError:
-    return ApiError(Fault.NOT_COVERED, "; ".join(missing), uncovered=missing)
+    return RulesError(Fault.NOT_COVERED, "; ".join(missing), uncovered=missing)

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.api.faults import ApiError
 from broker.control import schema
 from broker.control.config import GrantLimits
-from broker.control.faults import ApiError, Fault
+from broker.control.faults import Fault
 from broker.control.grant_request import budgets_of, expiry_of, rules_of
 from broker.control.store import End, Ended, Row, Store, StoreError
 from broker.gateway.metering import UNBOUNDED, LedgerUnavailable, Meter

@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
+from broker.api.callers import Caller, this_process
+from broker.api.faults import ApiError
 from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Kind, Record
 from broker.control import schema
 from broker.control.aside import let_go, parse_aside
-from broker.control.callers import Caller, this_process
-from broker.control.faults import ApiError, Fault, finding_document
+from broker.control.faults import Fault, RulesError, finding_document
 from broker.control.grants import GrantBook, time_of
 from broker.control.openapi import openapi_document
 from broker.control.store import Store, StoreError
@@ -97,7 +96,7 @@ class Operations:
                 policy = await self._parse(text)
             except PolicyError as error:
                 self._refuse_reload(caller, error)
-                raise ApiError(Fault.POLICY_REFUSED, str(error), findings=error.problems) from None
+                raise RulesError(Fault.POLICY_REFUSED, str(error), findings=error.problems) from None
             before = self.broker.policy.enabled
             former = [self.policy, self.broker.policy]
             self.policy, self.loaded_at = policy, time.time()
@@ -363,6 +362,3 @@ def _words(words: str, caller: Caller) -> str:
     """The request's id first: what is long is cut at its end."""
     request = _request(caller)
     return f"{request}: {words}" if request else words
-
-
-encode = msgspec.json.Encoder().encode

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from broker.api.faults import ProblemDocument
 from broker.control.messages import Id
 
 MAX_PAGE, DEFAULT_PAGE = 1000, 100
@@ -239,15 +240,8 @@ class Counters(Answer, frozen=True, kw_only=True):
     grants_open: Count
 
 
-class Problem(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem document (RFC 9457). `field` names what is wrong in the request, `uncovered` what the policy lacks."""
+class Problem(ProblemDocument, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem document. `uncovered` is what the policy lacks, `problems` what is wrong in a policy or a rule."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str = ""
-    field: str | None = None
     uncovered: list[str] | None = None
     problems: list[PolicyProblem] | None = None

@@ -8,11 +8,12 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from broker.api.faults import ApiError
 from sandbox.limits import LimitError, Limits
 from sandbox.rights import Command, Rights
 from sandbox.spec import Mode, Network
 from sandbox.workspace import ForbiddenRoots, Workspace, recall_choice, validate_workspace
-from wicketgate.runner.faults import ApiError, Fault
+from wicketgate.runner.faults import Fault
 from wicketgate.runner.schema import MAX_SCRIPT, Authority, Call, LimitsAsked
 
 BASH = ("/bin/bash", "-c")

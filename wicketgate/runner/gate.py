@@ -17,8 +17,9 @@ from typing import Final
 
 import msgspec
 
+from broker.api.faults import ApiError
 from netns import kernel
-from wicketgate.runner.faults import ApiError, Fault
+from wicketgate.runner.faults import Fault
 
 SO_PEERGROUPS: Final = 59
 _UCRED: Final = struct.Struct("=iII")

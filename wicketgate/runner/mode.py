@@ -3,7 +3,8 @@
 import hmac
 from dataclasses import dataclass
 
-from wicketgate.runner.faults import ApiError, Fault
+from broker.api.faults import ApiError
+from wicketgate.runner.faults import Fault
 
 CONFIRMATION = "I allow full access to this machine's files"
 

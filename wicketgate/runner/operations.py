@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from broker.api.callers import Caller
+from broker.api.faults import ApiError
+from broker.api.server import Events
 from sandbox.jobs import Job, Jobs
 from sandbox.jobs import State as JobOutcome
 from sandbox.rights import Command, Rights, to_document
@@ -16,8 +19,7 @@ from sandbox.runs import Emit, Result, run_alone
 from sandbox.sessions import Session, Sessions
 from sandbox.workspace import choose_workspace, create_workspace, list_workspaces
 from wicketgate.runner import schema
-from wicketgate.runner.app import Caller, Events
-from wicketgate.runner.faults import ApiError, Fault
+from wicketgate.runner.faults import Fault
 from wicketgate.runner.mode import FullAccess
 from wicketgate.runner.openapi import openapi_document
 from wicketgate.runner.terminal_operations import TerminalOperations

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from broker.api.faults import ProblemDocument
 from broker.control.messages import Id
 
 MAX_SCRIPT = 120 * 1024  # bytes of one argument that Linux takes are 131,072 (MAX_ARG_STRLEN, execve(2))
@@ -378,14 +379,7 @@ class Health(Answer, frozen=True, kw_only=True):
     broker: str | None
 
 
-class Problem(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem document (RFC 9457). `reason` is the finer code of a refused workspace."""
+class Problem(ProblemDocument, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem document. `reason` is the finer code of a refused workspace."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str = ""
-    field: str | None = None
     reason: str | None = None

@@ -29,6 +29,8 @@ from typing import NoReturn
 import msgspec
 import uvloop
 
+from broker.api.callers import Caller
+from broker.api.server import ApiServer
 from broker.audit.location import NoStateDirectory, default_state_dir
 from broker.control.notify import notify
 from broker.control.places import NoRuntimeDirectory, default_runtime_dir
@@ -48,7 +50,7 @@ from sandbox.workspace import ForbiddenRoots, forbidden_roots
 from wicketgate import __version__
 from wicketgate.identity import Identity, prepare_state, serving_identity
 from wicketgate.runner.admission import Admission
-from wicketgate.runner.app import Caller, RunnerServer
+from wicketgate.runner.app import runner_server
 from wicketgate.runner.config import SOCKET_NAME, Account, ConfigError, RunnerConfig, parse_config
 from wicketgate.runner.gate import Admitted, Gate, decode_peer
 from wicketgate.runner.mode import FullAccess
@@ -270,7 +272,7 @@ async def _serve(prepared: Prepared, channel: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     operations = _operations(prepared)
-    server = RunnerServer(operations, loop)
+    server = runner_server(operations, loop)
     channel.setblocking(False)
     peers = asyncio.create_task(_take_peers(channel, server))
     peers.add_done_callback(lambda _: stop.set())
@@ -318,7 +320,7 @@ def _own_places(prepared: Prepared) -> tuple[Path, ...]:
     return tuple(dict.fromkeys([prepared.state, prepared.runtime, *usual, *databases, *attach]))
 
 
-async def _take_peers(channel: socket.socket, server: RunnerServer) -> None:
+async def _take_peers(channel: socket.socket, server: ApiServer) -> None:
     """Take the connections that the gate has let in, until it has gone."""
     loop = asyncio.get_running_loop()
     while True:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 import msgspec
 from aiohttp import WSMsgType, web
 
+from broker.api.callers import Caller
+from broker.api.faults import ApiError
 from sandbox.live import Workshop
 from sandbox.output import readable
 from sandbox.rights import to_document
@@ -17,8 +19,7 @@ from sandbox.terminal_runs import Busy, run_in_terminal
 from sandbox.terminals import AttachedClient, Terminals, TerminalSession
 from wicketgate.runner import schema
 from wicketgate.runner.admission import Admission
-from wicketgate.runner.app import Caller
-from wicketgate.runner.faults import ApiError, Fault
+from wicketgate.runner.faults import Fault
 from wicketgate.runner.mode import FullAccess
 
 CHUNK = 1 << 16

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from broker.api.callers import Caller
 from broker.audit.log import AuditLog
-from broker.control.app import ControlServer
-from broker.control.callers import Caller
+from broker.control.app import control_server
 from broker.control.config import GrantLimits
 from broker.control.grants import GrantBook
 from broker.control.operations import Operations
@@ -116,7 +116,7 @@ async def served(
         user_namespace=True,
     )
     api = Api(directory, operations)
-    control = ControlServer(operations, loop)
+    control = control_server(operations, loop)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(api.socket))
     listener.listen()

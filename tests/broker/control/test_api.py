@@ -10,6 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from broker.api.faults import faults_in
+from broker.api.routes import faults_of
 from broker.control import client, schema
 from broker.control.app import MAX_BODY
 from broker.control.client import Broker
@@ -17,7 +19,7 @@ from broker.control.config import GrantLimits
 from broker.control.faults import Fault
 from broker.control.openapi import openapi_document
 from broker.control.operations import Operations
-from broker.control.routes import ROUTES, faults_of
+from broker.control.routes import ROUTES
 from broker.policy.grant_rules import GRANT_RULE_KEYS
 from tests.broker.control.json_schema import faults
 from tests.broker.control.serving import Api, served
@@ -247,7 +249,7 @@ async def test_what_is_not_right_is_refused_by_name(
     async with served(tmp_path) as api:
         status, problem, headers = await ask(api, method, path, body, {"X-Request-Id": "req-7"})
         assert (problem["code"], problem.get("field")) == (code, field), problem
-        assert status == problem["status"] == next(fault.status for fault in Fault if fault.code == code)
+        assert status == problem["status"] == next(fault.status for fault in faults_in(Fault) if fault.code == code)
         assert headers["Content-Type"] == "application/problem+json"  # type: ignore[index]
         assert problem["request_id"] == headers["X-Request-Id"] == "req-7"  # type: ignore[index]
         assert faults(problem, {"$ref": "#/components/schemas/Problem"}, document) == []

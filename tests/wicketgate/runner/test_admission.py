@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.api.decoding import decode_body
+from broker.api.faults import ApiError
 from sandbox.limits import Limits
 from sandbox.rights import stored_limits, stored_network
 from sandbox.spec import Network
 from sandbox.workspace import ForbiddenRoots
 from wicketgate.runner import schema
 from wicketgate.runner.admission import Admission
-from wicketgate.runner.app import _invalid
-from wicketgate.runner.faults import ApiError, Fault
+from wicketgate.runner.faults import Fault
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases" / "runner_hostile_calls.toml").read_text())["case"]
 
@@ -26,12 +27,7 @@ def admission(tmp_path: Path) -> Admission:
 
 def admit(admission: Admission, body: bytes) -> Any:
     """As the server does it, in the same order."""
-    try:
-        request = msgspec.json.decode(body, type=schema.StartRun)
-    except msgspec.ValidationError as error:
-        raise _invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(Fault.BAD_REQUEST, str(error)) from None
+    request = decode_body(msgspec.json.Decoder(schema.StartRun), "application/json", body)
     return admission.command(request.call), admission.rights(request.authority, full_access=False)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.api.faults import ProblemDocument, faults_in
+from broker.api.routes import Kind, Route, faults_of
 from wicketgate.runner import schema
 from wicketgate.runner.client import Runner
 from wicketgate.runner.faults import Fault
 from wicketgate.runner.openapi import openapi_document
 from wicketgate.runner.operations import Operations
-from wicketgate.runner.routes import ROUTES, Kind, Route, faults_of
+from wicketgate.runner.routes import ROUTES
 
 DOCUMENT = openapi_document()
 
@@ -60,7 +62,7 @@ def test_every_document_of_the_schema_is_used() -> None:
         for name, kind in vars(schema).items()
         if isinstance(kind, type)
         and issubclass(kind, msgspec.Struct)
-        and kind not in {msgspec.Struct, schema.Sent, schema.Answer}
+        and kind not in {msgspec.Struct, schema.Sent, schema.Answer, ProblemDocument}
     }
     assert kinds - set(DOCUMENT["components"]["schemas"]) == set()
 
@@ -74,11 +76,11 @@ def test_what_is_sent_is_closed_in_the_document_too() -> None:
 def test_the_client_has_a_method_for_every_operation() -> None:
     source = inspect.getsource(Runner)
     for route in ROUTES:
-        path = route.path.replace("{id}", "{")
+        path = route.path.replace("{identity}", "{")
         assert path.split("{")[0] in source.replace('f"', '"'), route.name
 
 
 def test_every_fault_is_documented_somewhere() -> None:
     text = json.dumps(DOCUMENT)
     of_no_operation = {Fault.UNKNOWN_PATH, Fault.METHOD_NOT_ALLOWED}
-    assert [fault for fault in Fault if f"`{fault.code}`" not in text and fault not in of_no_operation] == []
+    assert [fault for fault in faults_in(Fault) if f"`{fault.code}`" not in text and fault not in of_no_operation] == []

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks: the peer's credentials as the kernel told them, and the id of the request."""
+    """Who asks: the peer's credentials as the kernel told them, and the id of the request.
+
+    `administrator`: one of those that the daemon's configuration names so.
+    """
 
     uid: int
     gid: int
     pid: int
+    administrator: bool = False
     request_id: str = ""
 
     def __str__(self) -> str:
@@ -18,5 +22,5 @@ class Caller:
 
 
 def this_process() -> Caller:
-    """The broker itself, where nobody asked for what it does."""
+    """The daemon itself, where nobody asked for what it does."""
     return Caller(uid=os.getuid(), gid=os.getgid(), pid=os.getpid())

@@ -1,0 +1,85 @@
+"""Reads what a request sent: strictly, each thing once, and nothing from a browser's page.
+
+Raises ApiError with the field that is wrong.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from broker.api.faults import AnyFault, ApiError
+from broker.policy.problems import quote
+
+HOSTS: Final = frozenset({"localhost", "wicketgate"})
+_PLACE: Final = re.compile(r" - at `\$?\.?([^`]*)`$")
+_NAMED: Final = re.compile(r"(?:unknown|required) field `([^`]*)`")
+
+
+def refuse_browsers(request: web.BaseRequest) -> None:
+    """No page reaches a socket through a forwarded port: `Host` must be ours, and no browser's own fields."""
+    host = request.headers.get("Host", "")
+    if len(request.headers.getall("Host", ())) != 1 or host.lower() not in HOSTS:
+        raise ApiError(AnyFault.CROSS_ORIGIN, "Send Host: localhost.")
+    if "Origin" in request.headers or any(name.lower().startswith("sec-fetch-") for name in request.headers):
+        raise ApiError(AnyFault.CROSS_ORIGIN, "A request from a page is refused.")
+
+
+async def read_body(request: web.BaseRequest, most: int) -> bytes:
+    """The whole body, of at most `most` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.content.iter_any():
+        size += len(part)
+        if size > most:
+            raise ApiError(AnyFault.TOO_LARGE, f"A body may have {most} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def decode_body(decoder: msgspec.json.Decoder[Any], content_type: str, body: bytes) -> Any:
+    """A JSON document of the decoder's type."""
+    if content_type != "application/json":
+        raise ApiError(AnyFault.MEDIA_TYPE, "Send Content-Type: application/json.")
+    try:
+        decoded = decoder.decode(body)
+        # Numbers were judged above; as text they cost nothing, however long they are.
+        json.loads(body, object_pairs_hook=_refuse_twice, parse_int=str, parse_float=str)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(AnyFault.BAD_REQUEST, f"The body is not JSON: {error}.") from None
+    return decoded
+
+
+def decode_query(kind: Any, request: web.BaseRequest) -> Any:
+    """The query as a document of the type `kind`."""
+    query = request.rel_url.query
+    values = dict(query)
+    if len(values) != len(query):
+        twice = next(name for name in values if len(query.getall(name)) > 1)
+        raise ApiError(AnyFault.INVALID_FIELD, f"{twice} is given twice.", field=twice)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: msgspec.ValidationError) -> ApiError:
+    """Name the field: msgspec says where it was, and for an unknown or missing one which."""
+    text = str(error)
+    place, named = _PLACE.search(text), _NAMED.search(text)
+    parts = [place[1] if place else "", named[1] if named else ""]
+    field = ".".join(part for part in parts if part) or None
+    fault = AnyFault.UNKNOWN_FIELD if "unknown field" in text else AnyFault.INVALID_FIELD
+    return ApiError(fault, f"{_PLACE.sub('', text)}.", field=field)
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
+    """RFC 8259 §4 leaves open which of two members counts: whoever checked the request may have read the other."""
+    names = [name for name, _ in pairs]
+    if len(names) != len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ApiError(AnyFault.INVALID_FIELD, f"The member {quote(twice)} is given twice.")
