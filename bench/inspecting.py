@@ -78,11 +78,24 @@ def make_authority(path: Path) -> str:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench authority")])
     now = dt.datetime.now(dt.UTC)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    # Without this one Python's strict verification (the default since 3.13) trusts nothing that the authority signed.
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(days=2))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )

@@ -1,4 +1,4 @@
-"""The origins of a bench: nginx for greetings, HTTP and HTTPS, and raw streams by sendfile. All on the load's core."""
+"""The origins of a bench: nginx for HTTP and HTTPS, greetings and raw streams of our own. All on the load's core."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,11 +12,8 @@ from bench.processes import free_port, python_module, running, wait_for_port
 from tests.origins.certificates import make_certificates
 
 NAME: Final = "origin.example"
-STREAM_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
 
-# Greeting: the preread phase takes the whole ClientHello from the socket, so that closing does not turn into a reset.
 CONFIGURATION: Final = """
-load_module {module};
 worker_processes 1;
 daemon off;
 {user}
@@ -24,9 +21,6 @@ pid {directory}/nginx.pid;
 error_log {directory}/nginx.log;
 worker_rlimit_nofile 16384;
 events {{ worker_connections 8192; }}
-stream {{
-    server {{ listen 127.0.0.1:{greet} backlog=4096; ssl_preread on; return "{greeting}"; }}
-}}
 http {{
     access_log off;
     sendfile on;
@@ -80,11 +74,11 @@ def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
         with (directory / "files" / name).open("wb") as out:
             for begin in range(0, size, len(repeated)):
                 out.write(repeated[: size - begin])
-    ports = {name: free_port() for name in ("greet", "https", "http")}
+    ports = {name: free_port() for name in ("https", "http")}
     greeting = GREETING.decode().replace("\n", "\\n")
     # Without the right to another uid (an ordinary user, a user namespace) nginx keeps its own and warns of `user`.
     user = "user root;" if directory.owner() == "root" else ""
-    text = CONFIGURATION.format(module=STREAM_MODULE, directory=directory, greeting=greeting, user=user, **ports)
+    text = CONFIGURATION.format(directory=directory, greeting=greeting, user=user, **ports)
     (directory / "nginx.conf").write_text(text)
     log = directory / "origins.log"
     with ExitStack() as started:
@@ -96,6 +90,7 @@ def start_origins(directory: Path, *, core: int) -> Iterator[Origins]:
         streams = talker.read()
         yield Origins(
             **ports,
+            greet=streams["greet"],
             bulk=streams["bulk"],
             hold=streams["hold"],
             cacert=directory / "ca.pem",

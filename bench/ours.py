@@ -17,12 +17,8 @@ from bench.accounting import tree
 from bench.inspecting import INSPECT_KINDS
 from bench.origins import NAME
 from bench.peers import TUNNEL_KINDS
-from bench.processes import ROOT, talking
+from bench.processes import INTERPRETER, ROOT, talking
 from bench.subjects import Place, Running, Subject
-
-# The sandbox shows /usr, so the payload runs under the interpreter that lies there.
-INTERPRETER: Final = "/usr/bin/python3"
-
 
 POLICY: Final = """\
 version = 1

@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 READY_SECONDS: Final = 20
+# Of load clients and origins. A sandbox shows /usr, so ours runs under the interpreter that lies there: all others too.
+INTERPRETER: Final = "/usr/bin/python3"
 
 
 def cores() -> tuple[int, int]:
@@ -112,5 +113,5 @@ def talking(command: Sequence[str | Path], *, core: int, log: Path, **options: A
 
 @contextmanager
 def python_module(module: str, *arguments: str, core: int, log: Path) -> Iterator[tuple[Talker, int]]:
-    with talking([sys.executable, "-m", module, *arguments], core=core, log=log) as started:
+    with talking([INTERPRETER, "-m", module, *arguments], core=core, log=log) as started:
         yield started
