@@ -114,6 +114,17 @@ async def readable(fd: int, ready: asyncio.Future[None]) -> None:
         loop.remove_reader(fd)
 
 
+async def writable(fd: int) -> None:
+    """Wait until a descriptor takes bytes, or whoever reads it has gone."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(fd, _resolve, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(fd)
+
+
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -121,20 +132,19 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 async def feed(fd: int, content: bytes) -> None:
     """Write everything to a command's standard input and close it; a command that does not read is no error."""
-    loop = asyncio.get_running_loop()
     os.set_blocking(fd, False)
-    rest = memoryview(content)
     try:
         with contextlib.suppress(OSError):
-            while rest:
-                try:
-                    rest = rest[os.write(fd, rest) :]
-                except BlockingIOError:
-                    ready: asyncio.Future[None] = loop.create_future()
-                    loop.add_writer(fd, _resolve, ready)
-                    try:
-                        await ready
-                    finally:
-                        loop.remove_writer(fd)
+            await write_all(fd, content)
     finally:
         os.close(fd)
+
+
+async def write_all(fd: int, content: bytes) -> None:
+    """Write everything to a non-blocking descriptor, as fast as it is read. Raises OSError."""
+    rest = memoryview(content)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:
+            await writable(fd)

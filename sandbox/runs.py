@@ -100,7 +100,7 @@ async def run_alone(workshop: Workshop, command: Command, rights: Rights, emit: 
     try:
         code, timed_out = await _attend(watched, streams, emit, command.limit(rights))
     finally:
-        await _finish(live.close())
+        await finish(live.close())
     return Result(
         code=code if timed_out else live.done.result(),
         timed_out=timed_out,
@@ -143,7 +143,7 @@ class SessionCalls:
         try:
             code, timed_out = await _attend(watched, streams, emit, command.limit(live.rights))
         except BaseException:
-            await _finish(self._end(before, child, over))
+            await finish(self._end(before, child, over))
             raise
         finally:
             self.roots.discard(child.pid)
@@ -212,7 +212,7 @@ async def _ends_within(child: Child, limit: float | None, pumps: list[asyncio.Ta
     return True
 
 
-async def _finish(work: Awaitable[object]) -> None:
+async def finish(work: Awaitable[object]) -> None:
     """Do this to its end, even if cancelled meanwhile; the cancellation goes on afterwards."""
     task = asyncio.ensure_future(work)
     cancelled = False

@@ -20,7 +20,7 @@ from sandbox import tmux
 from sandbox.children import Child
 from sandbox.errors import Code, LaunchError
 from sandbox.live import Live, Workshop, open_live
-from sandbox.output import Budget
+from sandbox.output import CHUNK, Budget, readable, write_all
 from sandbox.rights import Command, Rights
 from sandbox.runs import Streams
 from sandbox.spec import Mode, Terminal
@@ -28,6 +28,7 @@ from sandbox.tmux import PaneState
 
 AT_ONCE, KEPT = 256, 100
 READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
+LEAVE_SECONDS = 1.0
 MAX_CAPTURE = 256 << 20
 TIOCSPTLCK = 0x40045431
 TIOCGPTPEER = 0x5441  # ioctl_tty(2): the other end of a pseudo-terminal, without a path
@@ -157,16 +158,38 @@ class AttachedClient:
         """Tell it the person's new size."""
         set_size(self.master, columns, rows)
 
+    async def show(self) -> bytes:
+        """What it shows next; empty at its end."""
+        while True:
+            try:
+                return os.read(self.master, CHUNK)
+            except BlockingIOError:
+                await readable(self.master, asyncio.get_running_loop().create_future())
+            except OSError:
+                return b""  # EIO: it has closed its end
+
+    async def type(self, keys: bytes) -> None:
+        """Type keys, as fast as it takes them. Once it has ended they are nobody's."""
+        with contextlib.suppress(OSError):
+            await write_all(self.master, keys)
+
     async def close(self) -> None:
-        """Detach."""
+        """Detach, once everything that was typed has been read: the end of a terminal takes its unread input away."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await asyncio.gather(self.type(tmux.LEAVE_KEY), self._see_it_leave())
         if self.master >= 0:
             os.close(self.master)
             self.master = -1
         self.child.send(1)  # SIGHUP, as from a terminal that has gone
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await self.child.wait()
         self.child.kill()
+
+    async def _see_it_leave(self) -> None:
+        while await self.show():  # it says goodbye, and must not be held up by that
+            pass
 
 
 def set_size(fd: int, columns: int, rows: int) -> None:

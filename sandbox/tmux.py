@@ -15,6 +15,8 @@ SERVER = ("/usr/bin/tmux", "-D", "-u", "-S", SOCKET, "-f", "/dev/null")
 # -N: a client never starts a server of its own, which would be one without our settings.
 CLIENT = ("/usr/bin/tmux", "-N", "-u", "-S", SOCKET)
 TERM = "tmux-256color"
+# No key of any keyboard. tmux reads it behind all that was typed before, so that nothing of that is lost.
+LEAVE_KEY = b"\x1b[7777;7777~"
 # Set before the first pane is made. The server is private, but its defaults read the environment of whoever attaches.
 _SETTINGS = (
     ("set-option", "-g", "history-limit", str(HISTORY)),
@@ -26,6 +28,8 @@ _SETTINGS = (
     ("set-option", "-g", "allow-rename", "off"),
     ("set-option", "-g", "set-clipboard", "off"),
     ("set-option", "-s", "escape-time", "0"),
+    ("set-option", "-s", "user-keys[0]", LEAVE_KEY.decode()),
+    ("bind-key", "-n", "User0", "detach-client"),
 )
 # `tmux -D` keeps an empty server; with this the end of the shell is the end of the sandbox.
 _END_WHEN_EMPTY = ("set-option", "-s", "exit-empty", "on")

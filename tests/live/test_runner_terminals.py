@@ -240,7 +240,6 @@ async def test_a_person_attaches_leaves_and_comes_back(served: Daemon, runner: R
             pty.type("sleep 1; stty size\r")
             pty.wait_for("25 70")
             pty.type("(sleep 0.5; echo still-$((2+2))-here) &\r")
-            pty.wait_for(r"still-\$")
             pty.type("\x1d")
             assert pty.end() == 0
         with Pty(command, rows=30, columns=90) as pty:
@@ -255,6 +254,37 @@ async def test_a_person_attaches_leaves_and_comes_back(served: Daemon, runner: R
             break
         await asyncio.sleep(0.02)
     assert not (await runner.show_terminal(opened.id)).attached_clients
+    await runner.close_terminal(opened.id)
+
+
+async def test_what_is_typed_in_the_moment_of_leaving_is_not_lost(served: Daemon, runner: Runner) -> None:
+    """The end of a terminal takes its unread input away (tty_ioctl(4), hangup): it must have been read before."""
+    opened = await runner.open_terminal()
+    attach = [sys.executable, "-m", "wicketgate", "term", "attach", "--socket", str(served.socket), opened.id]
+    rounds = 10
+
+    def person(number: int) -> None:
+        with Pty(["/usr/bin/env", "TERM=xterm-256color", *attach]) as pty:
+            pty.wait_for(r"\$ ")
+            pty.type(f"echo {number} >>/tmp/typed\r\x1d")
+            assert pty.end() == 0
+
+    for number in range(rounds):
+        await asyncio.to_thread(person, number)
+    found = await asyncio.wait_for(_until_idle(runner, opened.id), 20)
+    assert found == "".join(f"{number}\n" for number in range(rounds))
+    await runner.close_terminal(opened.id)
+
+
+async def test_a_person_who_leaves_a_terminal_that_does_not_listen(served: Daemon, runner: Runner) -> None:
+    """tmux is the payload's to stop: leaving takes its time then, but it ends, and so does the client."""
+    opened = await runner.open_terminal()
+    async with runner.attach(opened.id, columns=80, rows=24, term="xterm-256color") as peer:
+        assert (await peer.receive()).data
+        await peer.send_bytes(b"pkill -STOP tmux\r")
+        await asyncio.sleep(0.3)
+        begin = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begin < 6
     await runner.close_terminal(opened.id)
 
 

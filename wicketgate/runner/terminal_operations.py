@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,16 +12,15 @@ from aiohttp import WSMsgType, web
 from broker.api.callers import Caller
 from broker.api.faults import ApiError
 from sandbox.live import Workshop
-from sandbox.output import readable
 from sandbox.rights import to_document
+from sandbox.runs import finish
 from sandbox.terminal_runs import Busy, run_in_terminal
-from sandbox.terminals import AttachedClient, Terminals, TerminalSession
+from sandbox.terminals import LEAVE_SECONDS, AttachedClient, Terminals, TerminalSession
 from wicketgate.runner import schema
 from wicketgate.runner.admission import Admission
 from wicketgate.runner.faults import Fault
 from wicketgate.runner.mode import FullAccess
 
-CHUNK = 1 << 16
 MAX_TYPED = 1 << 16
 HEARTBEAT = 30.0
 # terminfo(5): the names that a client's TERM may have.
@@ -117,7 +115,7 @@ class TerminalOperations:
             await peer.prepare(request)
             await _bridge(peer, client)
         finally:
-            await client.close()
+            await finish(client.close())
         return peer
 
     def _terminal(self, identity: str) -> TerminalSession:
@@ -140,49 +138,35 @@ async def _bridge(peer: web.WebSocketResponse, client: AttachedClient) -> None:
     try:
         await asyncio.wait([shown, typed], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (shown, typed):
-            task.cancel()
-        await asyncio.gather(shown, typed, return_exceptions=True)
+        await finish(_end(client, shown, typed))
     with contextlib.suppress(ConnectionError):
         await peer.close()
 
 
+async def _end(client: AttachedClient, shown: asyncio.Task[None], typed: asyncio.Task[None]) -> None:
+    """What has come in is typed, also when nothing can be shown any more."""
+    if not client.child.ended.done():
+        await asyncio.wait([typed], timeout=LEAVE_SECONDS)
+    for task in (shown, typed):
+        task.cancel()
+    await asyncio.gather(shown, typed, return_exceptions=True)
+
+
 async def _show(peer: web.WebSocketResponse, client: AttachedClient) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            data = os.read(client.master, CHUNK)
-        except BlockingIOError:
-            await readable(client.master, loop.create_future())
-            continue
-        except OSError:
-            return  # EIO: the client has closed its end
-        if not data:
-            return
+    while data := await client.show():
         await peer.send_bytes(data)
 
 
 async def _type(peer: web.WebSocketResponse, client: AttachedClient) -> None:
     async for message in peer:
         if message.type is WSMsgType.BINARY:
-            await _write(client.master, message.data)
+            await client.type(message.data)
         elif message.type is WSMsgType.TEXT:
             try:
                 size = _decode_size(message.data)
             except msgspec.MsgspecError:
                 return  # it breaks the protocol
             client.resize(size.columns, size.rows)
-
-
-async def _write(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(fd, rest) :]
-        except BlockingIOError:
-            await asyncio.sleep(0.01)  # the program does not read what is typed
-        except OSError:
-            return
 
 
 def _state(terminal: TerminalSession) -> schema.TerminalState:
