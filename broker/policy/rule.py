@@ -1,5 +1,6 @@
 """One rule as a value: what was parsed, with the combinations refused that mean nothing. Parses no text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -76,10 +77,7 @@ class Rule:
             if value is not None and not value:
                 raise Mistake(f"{key} is empty", "an empty list would match nothing", None)
         if self.action is Action.ALLOW and self.tls is TlsMode.SPLICE and self.judges_requests:
-            restricting = ", ".join(self.restrictions)
-            raise Mistake(
-                f'tls = "splice" with {restricting}', "a spliced connection shows no request", 'tls = "inspect"'
-            )
+            raise splice_with(self.restrictions)
 
     @property
     def restrictions(self) -> tuple[str, ...]:
@@ -96,3 +94,10 @@ class Rule:
     def judges_requests(self) -> bool:
         """Whether the rule says anything about requests, beyond hosts and ports."""
         return self.methods is not None or self.paths is not None or self.query is not None or self.websocket
+
+
+def splice_with(restrictions: Sequence[str]) -> Mistake:
+    """The mistake of a rule that joins TLS unseen and has keys that only a request can be judged by."""
+    return Mistake(
+        f'tls = "splice" with {", ".join(restrictions)}', "a spliced connection shows no request", 'tls = "inspect"'
+    )

@@ -14,7 +14,7 @@ from broker.policy.paths import parse_path_pattern
 from broker.policy.problems import Mistake, Severity, quote
 from broker.policy.queries import QueryPattern, parse_query_pattern
 from broker.policy.reading import Findings, Section
-from broker.policy.rule import UpstreamTls
+from broker.policy.rule import UpstreamTls, splice_with
 from broker.policy.rules import Action, Rule, TlsMode
 from broker.policy.toml_lines import Path
 
@@ -118,6 +118,8 @@ def _read_parts(section: Section, keys: tuple[str, ...]) -> dict[str, object]:
     deny = action is Action.DENY
     if deny:
         _refuse_in_deny(section)
+    else:
+        _refuse_with_splice(section)
     return {
         "name": _read_name(section),
         "action": action or Action.DENY,
@@ -156,6 +158,14 @@ def _refuse_in_deny(section: Section) -> None:
     for key in ("tls", "addresses", "plain_http", *UPSTREAM_KEYS, "allow_public_suffix"):
         if key in section.values:
             section.wrong(Mistake(f"{key} in a deny rule", "no such key: it says nothing there"), key)
+
+
+def _refuse_with_splice(section: Section) -> None:
+    """`Rule` refuses it too; here it is seen beside other mistakes in the same rule."""
+    values = section.values
+    given = [key for key in ("methods", "paths", "query", "websocket") if values.get(key, False) is not False]
+    if given and values.get("tls") == TlsMode.SPLICE.value:
+        section.wrong(splice_with(given), "tls")
 
 
 def _read_name(section: Section) -> str:
