@@ -20,6 +20,7 @@ from rich.console import Console
 
 from bench.curves import Curve, measure_log, measure_rules, measure_sessions
 from bench.inspecting import INSPECTING
+from bench.interpreter import describe_python
 from bench.measures import MEASURES, Measure, NothingMovedError, Unit, take
 from bench.origins import Origins, start_origins
 from bench.ours import OURS, UNLOGGED
@@ -164,7 +165,7 @@ def about(options: argparse.Namespace, wanted: Sequence[Subject]) -> dict[str, A
     return {
         "load_after": os.getloadavg(),
         "machine": {"cpu": model.partition(":")[2].strip(), "cores": os.cpu_count(), "kernel": platform.release()},
-        "python": platform.python_version(),
+        "python": describe_python(),
         "rounds": options.rounds,
         "seconds": options.seconds,
         "versions": {subject.name: subject.version() for subject in wanted},
@@ -174,6 +175,7 @@ def about(options: argparse.Namespace, wanted: Sequence[Subject]) -> dict[str, A
 def main() -> None:
     options = arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 112)
+    console.print(f"Python {describe_python()}", markup=False)
     warn_of_load(console)
     wanted = [subject for subject in SUBJECTS if subject.name in options.subjects]
     prepare_namespace()

@@ -21,11 +21,12 @@ OURS: Final = "Wicketgate"
 INTRODUCTION: Final = """\
 # Performance
 
-Measured by `scripts/bench` and written from its result by `python -m bench.page`; nothing here is typed in by hand. The
-product runs as it ships (sandbox, bridge, policy, audit log), the peers with the configuration that someone would write
-who only wants what is measured. Each proxy has a core of its own; client and origin (nginx) share another one. Rounds
-are interleaved over the subjects, figures are medians. **Only ratios within one run mean something**, and on a machine
-that does other work at the same time only the CPU of the proxy itself does: the kernel counts it for each process.
+Measured by `scripts/bench` (or `scripts/bench-debian`: on what the image ships) and written from its result by
+`python -m bench.page`; nothing here is typed in by hand. The product runs as it ships (sandbox, bridge, policy, audit
+log), the peers with the configuration that someone would write who only wants what is measured. Each proxy has a core
+of its own; client and origin (nginx) share another one. Rounds are interleaved over the subjects, figures are medians.
+**Only ratios within one run mean something**, and on a machine that does other work at the same time only the CPU of
+the proxy itself does: the kernel counts it for each process.
 """
 
 
