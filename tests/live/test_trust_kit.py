@@ -113,6 +113,10 @@ class Setting:
             words += ["--ro-bind-try", path, path]
         for source, destination in kit.mounts:
             words += ["--ro-bind", str(source), str(destination)]
+        for source, name in kit.home:  # a copy: browsers write beside it
+            (scratch / name.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, scratch / name)
+        words += ["--bind-try", str(scratch / ".pki"), "/tmp/.pki"]
         words += ["--ro-bind", str(self.hosts), "/etc/hosts", "--bind", str(scratch), str(scratch)]
         return [*words, "--chdir", "/tmp"]
 

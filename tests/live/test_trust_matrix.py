@@ -29,8 +29,7 @@ BEGIN, END = "<!-- the matrix, written by tests/live/test_trust_matrix.py -->\n"
 NOT_COPIED = shutil.ignore_patterns(
     "test", "tests", "idlelib", "__pycache__", "config-*", "*.a", "site-packages", "tkinter"
 )
-OUTSIDE = {"cargo"}  # installed below a home directory, which no sandbox sees
-INSTALLED = [client for client in CLIENTS if client.installed() and client.name not in OUTSIDE]
+INSTALLED = [client for client in CLIENTS if client.installed()]
 MATRIX: dict[str, tuple[str, str]] = {}
 
 
@@ -61,6 +60,8 @@ class Setting:
         scratch.chmod(0o777)
         # The bare TLS clients of the matrix say any Host; under inspection it must be the one that was asked for.
         words = [word.replace("Host: x", f"Host: {HOST}:{self.port}") for word in client.command(self.url, scratch)]
+        if client.name == "cargo":  # may be below a home directory, which no sandbox sees
+            words[0] = str(shutil.copy2(words[0], str(scratch)))
         settings = [f"{name}={value.format(url=self.url)}" for name, value in client.own]
         if words[0] == sys.executable:
             words[0] = str(self.interpreter)

@@ -24,6 +24,21 @@ async def main():
         print(await answer.text())
 asyncio.run(main())
 """
+HTTPX = "import sys, httpx; print(httpx.get(sys.argv[1], timeout=20).text)"
+# Debian links it with GnuTLS, as it does git's own curl.
+PYCURL = """
+import sys, pycurl
+assert 'GnuTLS' in pycurl.version
+curl = pycurl.Curl()
+curl.setopt(pycurl.URL, sys.argv[1])
+curl.setopt(pycurl.FAILONERROR, True)
+curl.perform()
+"""
+# The program itself: Debian's wrapper reads /etc. Its own sandbox cannot be built inside another one.
+CHROMIUM = [
+    "/usr/lib/chromium/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--dump-dom",
+]  # fmt: skip
 NODE_HTTPS = """
 require('https').get(process.argv[1], r => { r.pipe(process.stdout) })
     .on('error', e => { console.error(e); process.exit(1) })
@@ -105,6 +120,11 @@ PIP = [sys.executable, "-m", "pip", "index", "versions", "--retries", "0", "--in
 OURS = tuple(sorted({sys.prefix, sys.base_prefix}))
 CLIENTS = (
     Client(name="curl", command=lambda u, _: ["curl", "-sSf", u], installed=has("curl")),
+    Client(
+        name="curl on GnuTLS (pycurl)",
+        command=lambda u, _: [str(PYTHON), "-c", PYCURL, u],
+        installed=runs(str(PYTHON), "-c", "import pycurl"),
+    ),
     Client(name="wget", command=lambda u, _: ["wget", "-qO-", u], installed=has("wget")),
     Client(
         name="git",
@@ -137,6 +157,13 @@ CLIENTS = (
         name="requests",
         command=lambda u, _: [sys.executable, "-c", REQUESTS, u],
         installed=runs(sys.executable, "-c", "import requests"),
+        files_alone=False,  # brings certifi
+        bind=OURS,
+    ),
+    Client(
+        name="httpx",
+        command=lambda u, _: [sys.executable, "-c", HTTPX, u],
+        installed=runs(sys.executable, "-c", "import httpx"),
         files_alone=False,  # brings certifi
         bind=OURS,
     ),
@@ -186,6 +213,11 @@ CLIENTS = (
         command=lambda u, d: ["go", "run", source(d, "fetch.go", GO), u],
         installed=has("go"),
         own=(("GOCACHE", "/tmp/go"), ("GOFLAGS", "-mod=mod"), ("GOTOOLCHAIN", "local")),
+    ),
+    Client(
+        name="chromium",
+        command=lambda u, d: [*CHROMIUM, f"--user-data-dir={d}/profile", u],
+        installed=Path(CHROMIUM[0]).exists,
     ),
     Client(
         name="cargo",
