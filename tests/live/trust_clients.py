@@ -35,10 +35,8 @@ curl.setopt(pycurl.FAILONERROR, True)
 curl.perform()
 """
 # The program itself: Debian's wrapper reads /etc. Its own sandbox cannot be built inside another one.
-CHROMIUM = [
-    "/usr/lib/chromium/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--dump-dom",
-]  # fmt: skip
+CHROMIUM = ["/usr/lib/chromium/chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+CHROMIUM += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--dump-dom"]
 NODE_HTTPS = """
 require('https').get(process.argv[1], r => { r.pipe(process.stdout) })
     .on('error', e => { console.error(e); process.exit(1) })
