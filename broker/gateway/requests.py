@@ -4,7 +4,11 @@ The authority that a request names must be the one that the connection was opene
 opened for none: there each request names its own, in absolute-form or with CONNECT.
 """
 
+import binascii
+import re
 from collections.abc import Iterable
+from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -19,6 +23,10 @@ from broker.wire.http1.targets import AbsoluteForm, AuthorityForm, classify_targ
 _DNS_TYPES = frozenset(
     (b"application/dns-message", b"application/oblivious-dns-message", b"application/dns-json", b"application/dns+json")
 )
+_NOT_THIS_WAY: Final = "names are answered by the broker, not by way of a request"
+# A header of twelve bytes (RFC 1035 §4.1.1) and the shortest question: the root, a type, a class.
+_LEAST_DNS: Final = 17
+_BASE64: Final = re.compile(rb"[A-Za-z0-9_+/-]+={0,2}")
 
 
 class Question(msgspec.Struct, frozen=True, gc=False):
@@ -34,12 +42,33 @@ def judged_question(facts: Facts, target: bytes, fields: Iterable[tuple[bytes, b
     for name, value in fields:
         # An allowed host that resolves names for the sandbox is a way around the name server (RFC 8484).
         if b"dns" in (lower := value.lower()) and name.lower() in {b"accept", b"content-type"} and _names_dns(lower):
-            raise Refusal(Reason.DNS_OVER_HTTPS, "names are answered by the broker, not by way of a request")
+            raise Refusal(Reason.DNS_OVER_HTTPS, _NOT_THIS_WAY)
+    # Its GET form needs no field: the message stands in the query (RFC 8484 §4.1.1).
+    if (query := facts.query) and ("%" in query or "dns" in query.lower()) and _holds_dns(query):
+        raise Refusal(Reason.DNS_OVER_HTTPS, _NOT_THIS_WAY)
     return Question(facts, target)
 
 
 def _names_dns(value: bytes) -> bool:
     return any(one.partition(b";")[0].strip() in _DNS_TYPES for one in value.split(b","))
+
+
+def _holds_dns(query: str) -> bool:
+    parts = (part.partition("=") for part in query.split("&"))
+    return any(unquote_to_bytes(name).lower() == b"dns" and _is_dns_query(value) for name, _, value in parts)
+
+
+def _is_dns_query(value: str) -> bool:
+    """Whether this is base64 of what a name server would take for a query: opcode 0, not an answer, one question."""
+    encoded = unquote_to_bytes(value)
+    if not _BASE64.fullmatch(encoded):
+        return False
+    encoded = encoded.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    try:
+        message = binascii.a2b_base64(encoded + b"=" * (-len(encoded) % 4))
+    except binascii.Error:
+        return False
+    return len(message) >= _LEAST_DNS and message[2] & 0xF8 == 0 and message[4:6] == b"\0\1"
 
 
 def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Question:
