@@ -14,7 +14,7 @@ from broker.policy.paths import parse_path_pattern
 from broker.policy.problems import Mistake, Severity, quote
 from broker.policy.queries import QueryPattern, parse_query_pattern
 from broker.policy.reading import Findings, Section
-from broker.policy.rule import UpstreamTls, splice_with
+from broker.policy.rule import ORDINARY, UpstreamTls, splice_with
 from broker.policy.rules import Action, Rule, TlsMode
 from broker.policy.toml_lines import Path
 
@@ -151,6 +151,8 @@ def _read_upstream(section: Section) -> UpstreamTls:
     if any(values.values()) and section.values.get("tls") == TlsMode.SPLICE.value:
         section.wrong(Mistake('upstream keys with tls = "splice"', "the client's own TLS is not touched there"), "tls")
     cacert, certificate, key = values.values()
+    if not any(values.values()):
+        return ORDINARY  # this very value: the data path knows it by identity
     return UpstreamTls(cacert=cacert, certificate=certificate, key=key)
 
 

@@ -14,6 +14,7 @@ from broker.policy.limits import DEFAULTS, RANGES, Limits
 from broker.policy.load import parse_policy
 from broker.policy.problems import Mistake, PolicyError, Severity
 from broker.policy.reading import Findings
+from broker.policy.rule import ORDINARY
 from broker.policy.rules import Action, Mode, Policy, TlsMode
 from broker.policy.schema import read_rule
 from broker.policy.toml_lines import locate
@@ -350,3 +351,11 @@ def test_values_of_any_kind_are_problems_not_crashes(values: dict[str, Any]) -> 
     findings = Findings()
     text = read_rule(values, 1, findings, ())
     assert (text.rule is None) is bool(findings.errors)
+
+
+def test_a_rule_that_says_nothing_of_its_upstream_has_the_ordinary_one_itself() -> None:
+    """The data path asks by identity, for every request; an equal value would put each rule's upstreams apart."""
+    rule = '[[rule]]\nname = "a"\naction = "allow"\nhosts = ["a.example"]\nports = [443]\n'
+    assert parse_policy(HEAD + rule, source="test").rules[0].upstream is ORDINARY
+    other = parse_policy(HEAD + rule + 'upstream_cacert = "/etc/ca.pem"\n', source="test").rules[0].upstream
+    assert other.cacert == "/etc/ca.pem"
