@@ -105,29 +105,30 @@ def _asked(session: Session, host: str, port: int) -> Authority:
 class Captured:
     """A connection whose protocol is not known yet. `asked`: the name that the address was given to, or the address."""
 
-    __slots__ = ("_asked", "_session", "_sock", "_wanted", "deadline")
+    __slots__ = ("_asked", "_seen", "_session", "_sock", "_wanted", "deadline")
 
     def __init__(self, session: Session, sock: socket.socket, asked: Authority, wanted: str) -> None:
         self._session = session
         self._sock = sock
         self._asked = asked
         self._wanted = wanted
+        self._seen = 0  # events that whoever serves the connection is not told of again
         self.deadline = 0.0
 
     def start(self) -> None:
         """Begin with a new socket that the reactor does not know yet."""
         self._session.reactor.add(self._sock.fileno(), self.on_event)
-        self._session.remember(self)
         self.on_event(0)
 
     def take_over(self) -> None:
         """Begin with a socket that the reactor watches."""
+        self._seen = HANGUP  # maybe
         self._session.reactor.replace(self._sock.fileno(), self.on_event)
-        self._session.remember(self)
         self.on_event(0)
 
     def on_event(self, events: int) -> None:
         """Look, without taking: whoever serves the connection reads it from its begin."""
+        self._seen |= events
         try:
             first = self._sock.recv(FIRST_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
@@ -145,13 +146,14 @@ class Captured:
             self._await()
 
     def _await(self) -> None:
-        """Set the deadline, once: most clients have spoken before we look, and need none."""
+        """Set the deadline, once: most clients have spoken before we look, and need neither it nor to be remembered."""
         if self.deadline:
             return
         reactor = self._session.reactor
         hopeful = isinstance(self._decide("https"), Allowed) or isinstance(self._decide("http"), Allowed)
         self.deadline = reactor.now + (self._session.limits.silent_seconds if hopeful else HOPELESS_SECONDS)
         reactor.watch(self)
+        self._session.remember(self)
 
     def on_deadline(self, _events: int) -> None:
         """The client is silent. Where servers speak first that is its right, but nobody answers here."""
@@ -171,7 +173,7 @@ class Captured:
         match protocol:
             case Protocol.TLS:
                 self._leave()
-                TlsConnection(self._session, self._sock, self._asked, self._wanted).start(first)
+                TlsConnection(self._session, self._sock, self._asked, self._wanted).start(first, self._seen)
             case Protocol.HTTP1:
                 self._leave()
                 stream = PlainStream(self._sock)
@@ -186,7 +188,7 @@ class Captured:
     def _leave(self) -> None:
         if self.deadline:
             self._session.reactor.unwatch(self)
-        self._session.forget(self)
+            self._session.forget(self)
 
     def _about(self) -> About:
         return About(Plane.TCP, self._wanted, scheme="tcp", authority=str(self._asked))

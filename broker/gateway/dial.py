@@ -9,8 +9,9 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
+
+import msgspec
 
 from broker.gateway.links import Links
 from broker.gateway.reactor import HANGUP, OUT, Reactor
@@ -29,8 +30,11 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Dialled:
+type Place = tuple[int, str]
+"""Address family and address, as socket(2) and connect(2) take them."""
+
+
+class Dialled(msgspec.Struct, frozen=True, gc=False):
     """A connected, non-blocking socket that the reactor already watches, and the address it is connected to."""
 
     sock: socket.socket
@@ -40,6 +44,19 @@ class Dialled:
 
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class _Judged(msgspec.Struct, frozen=True, gc=False):
+    """What was judged last. The same question gets the same answer: nothing but these values goes into it."""
+
+    links: Links
+    answers: tuple[Address, ...]
+    opened: tuple[Network, ...]
+    places: tuple[Place, ...]
+
+
+def _place(address: Address) -> Place:
+    return (socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6), str(address)
 
 
 type Done = Callable[[Dialled | Refusal], None]
@@ -53,6 +70,7 @@ class Dialler:
         self._resolver = resolver
         self._links = links
         self.limits = limits
+        self._last: _Judged | None = None
         self._turn = asyncio.Semaphore(LOOKUPS_A_SESSION)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,12 +114,15 @@ class Dialler:
 
     def _judge_and_start(self, dialling: "Dialling", answers: tuple[Address, ...], opened: tuple[Network, ...]) -> None:
         links = self._links()
-        try:
-            judged = judge_answers(answers, opened=opened, own=links.own, on_link=links.on_link)
-        except Refusal as refusal:
-            dialling.finish(refusal)
-            return
-        dialling.start(judged)
+        last = self._last
+        if last is None or last.links is not links or last.answers != answers or last.opened != opened:
+            try:
+                judged = judge_answers(answers, opened=opened, own=links.own, on_link=links.on_link)
+            except Refusal as refusal:
+                dialling.finish(refusal)
+                return
+            last = self._last = _Judged(links, answers, opened, tuple(map(_place, judged)))
+        dialling.start(last.places)
 
 
 class Dialling:
@@ -114,7 +135,7 @@ class Dialling:
         self._port = port
         self._seconds = seconds
         self._done: Done | None = done
-        self._addresses: list[Address] = []
+        self._addresses: list[Place] = []
         self._address = ""  # the one being tried
         self._sock: socket.socket | None = None
         self._end = 0.0
@@ -125,7 +146,7 @@ class Dialling:
         """Whether the outcome is still to come."""
         return self._done is not None
 
-    def start(self, addresses: tuple[Address, ...]) -> None:
+    def start(self, addresses: tuple[Place, ...]) -> None:
         """Connect to the first that answers, within the deadline for all of them together."""
         if self._done is None:
             return
@@ -165,9 +186,7 @@ class Dialling:
         if not self._addresses:
             self.finish(failure or Refusal(Reason.UNREACHABLE, "no address to dial"))
             return
-        candidate = self._addresses.pop()
-        family = socket.AF_INET if isinstance(candidate, IPv4Address) else socket.AF_INET6
-        address = str(candidate)
+        family, address = self._addresses.pop()
         self.deadline = self._reactor.now + (self._end - self._reactor.now) / (len(self._addresses) + 1)
         try:
             self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -186,18 +205,13 @@ class Dialling:
         address = self._address
         if self._sock is None or not events & (OUT | HANGUP):
             return
-        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self._next(_failure(code, address))
+        try:
+            peer = self._sock.getpeername()
+        except OSError as error:  # not connected, and the socket knows why
+            code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._next(_failure(code or error.errno, address))
             return
         sock, self._sock = self._sock, None
-        try:
-            peer = sock.getpeername()
-        except OSError as error:
-            self._reactor.remove(sock.fileno())
-            sock.close()
-            self._next(_failure(error.errno, address))
-            return
         if peer[1] != self._port or (peer[0] != address and ip_address(peer[0]) != ip_address(address)):
             # Something on this host redirected the connection: it is not the one that was judged.
             self._reactor.remove(sock.fileno())

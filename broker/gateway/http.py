@@ -250,11 +250,14 @@ class HttpConnection:
     # what the exchange asks for
 
     def _carry_out(self, events: list[on.Event]) -> None:
-        self._todo.extend(events)
         if self._busy:
+            self._todo.extend(events)
             return
         self._busy = True
         try:
+            for event in events:
+                if self._open:
+                    self._do(event)
             while self._todo and self._open:
                 self._do(self._todo.popleft())
         finally:

@@ -150,7 +150,8 @@ class UpstreamSide:
 
     def _take_own(self, pool: str, authority: Authority) -> Upstream | None:
         own = self._own
-        if own is None or own[0] != pool or own[1] != authority:
+        # By identity first: authorities are parsed by way of a cache, and comparing them costs more than all the rest.
+        if own is None or own[0] != pool or (own[1] is not authority and own[1] != authority):
             return None
         self._own = None
         return own[2]

@@ -82,7 +82,8 @@ class _Direction:
     @property
     def waiting(self) -> bool:
         """Whether the sink has to take something before more is read."""
-        return bool(self.pending) or (self.pipe is not None and self.pipe.held > 0)
+        pipe = self.pipe
+        return pipe.held > 0 if pipe is not None else self.pending != b""
 
 
 class Tunnel:
@@ -155,8 +156,8 @@ class Tunnel:
         if watcher is None:
             return
         self._reactor.unwatch(self)
-        for way in (self._up, self._down):
-            self._release_pipe(way)
+        self._release_pipe(self._up)
+        self._release_pipe(self._down)
         for sock in (self._client, self._upstream):
             self._reactor.forget(sock.fileno())
             if clean:
@@ -178,16 +179,16 @@ class Tunnel:
         self.end(Reason.IDLE_TIMEOUT, "the reader does not take its data" if stalled else f"idle for {idle:g} s")
 
     def _client_event(self, events: int) -> None:
-        self._event(events, self._up, self._down)
+        if events & OUT and self._down.waiting:
+            self._pump(self._down)
+        if events & (IN | HANGUP) and self._watcher is not None:
+            self._pump(self._up, hangup=bool(events & HANGUP))
 
     def _upstream_event(self, events: int) -> None:
-        self._event(events, self._down, self._up)
-
-    def _event(self, events: int, outward: _Direction, inward: _Direction) -> None:
-        if events & OUT and inward.waiting:
-            self._pump(inward)
+        if events & OUT and self._up.waiting:
+            self._pump(self._up)
         if events & (IN | HANGUP) and self._watcher is not None:
-            self._pump(outward, hangup=bool(events & HANGUP))
+            self._pump(self._down, hangup=bool(events & HANGUP))
 
     def _pump(self, way: _Direction, *, hangup: bool = True) -> None:
         """Move until one side says EAGAIN. `hangup`: an end may wait behind the data, so a short read is no proof."""
@@ -196,7 +197,10 @@ class Tunnel:
         if not way.waiting:  # else what comes behind it is no movement: only what is taken is
             self._last = self._reactor.now
         try:
-            self._move(way, hangup=hangup)
+            if way.pipe is not None:
+                self._splice(way, way.pipe)
+            elif not way.pending or self._flush(way):
+                self._move(way, hangup=hangup)
         except BlockingIOError:
             return
         except OSError as error:
@@ -204,23 +208,26 @@ class Tunnel:
             self.end(broken, error.strerror or "")
 
     def _move(self, way: _Direction, *, hangup: bool) -> None:
-        view = self._reactor.view
+        view, meter = self._reactor.view, self._meter
         size, budget = len(view), BYTES_A_TURN
-        if way.pipe is not None:
-            self._splice(way, way.pipe)
-            return
-        if way.pending and not self._flush(way):
-            return
+        read, send = way.source.recv_into, way.sink.send
         while True:
-            count = metered(self._meter, way.source.recv_into, view, upward=way is self._up)
+            count = read(view) if meter is None else metered(meter, read, view, upward=way is self._up)
             if count == 0:
                 self._finish(way)
                 return
-            if not self._pass_on(way, view[:count]):
+            try:
+                sent = send(view[:count])
+            except BlockingIOError:
+                sent = 0
+            way.moved += sent
+            if sent < count:
+                # EAGAIN in the middle: the rest must outlive the shared buffer.
+                way.pending = bytes(view[sent:count])
                 return
             if count < size:
                 way.full_reads = 0
-                if way.exact and not hangup and self._meter is None:
+                if way.exact and not hangup and meter is None:
                     return  # drained: new data or an end raises a new edge
             elif way.splices and self._start_splicing(way):
                 return
@@ -228,18 +235,6 @@ class Tunnel:
             if budget <= 0:
                 self._reactor.again(way.source.fileno(), IN | HANGUP)
                 return
-
-    def _pass_on(self, way: _Direction, data: memoryview) -> bool:
-        try:
-            sent = way.sink.send(data)
-        except BlockingIOError:
-            sent = 0
-        way.moved += sent
-        if sent < len(data):
-            # EAGAIN in the middle: the rest must outlive the shared buffer.
-            way.pending = bytes(data[sent:])
-            return False
-        return True
 
     def _flush(self, way: _Direction) -> bool:
         sent = way.sink.send(way.pending)
@@ -295,8 +290,10 @@ class Tunnel:
             return
         self._half_closed = True
         self.deadline = min(self.deadline, self._last + self._limits.half_closed_seconds)
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105  `suppress` costs more than the call
             way.sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
 
     def _breaks_client(self, way: _Direction, error: OSError) -> bool:
         # EPIPE comes from the side that is written to, anything else from the side that was read.

@@ -82,6 +82,7 @@ class Session:
     _connections: set[Connection] = field(default_factory=set)
     _names: list[DatagramNames] = field(default_factory=list)
     _open: bool = False
+    _family: int = socket.AF_INET  # of the capture listener
 
     def __post_init__(self) -> None:
         self.upstreams = Upstreams(self.reactor)
@@ -110,6 +111,7 @@ class Session:
         self.recorder.session_event(Event.START)
         capture, *names = self.listeners
         capture.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+        self._family = capture.family
         self._names = [DatagramNames(self.reactor, self, sock) for sock in names]
         self.reactor.add(capture.fileno(), self._accept, LISTENER)
 
@@ -174,7 +176,9 @@ class Session:
         listener = self.listeners[0]
         for _ in range(ACCEPTS_A_TURN):
             try:
-                sock, _peer = listener.accept()
+                # What `accept` comes to, without asking two Enums for what is known here; the stubs know it not.
+                descriptor, _peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+                sock = socket.socket(self._family, socket.SOCK_STREAM, 0, descriptor)
             except BlockingIOError:
                 return
             except OSError as error:

@@ -34,6 +34,7 @@ class TlsConnection:
         "_dialling",
         "_enough",
         "_first",
+        "_seen",
         "_session",
         "_sock",
         "_tunnel",
@@ -47,20 +48,22 @@ class TlsConnection:
         self._about = About(Plane.SPLICE, wanted, scheme="https", authority=str(asked))
         self._first = b""
         self._enough = 0
+        self._seen = 0  # events of the client that the tunnel is not told of again
         self._dialling: Dialling | None = None
         self._tunnel: Tunnel | None = None
         self.deadline = session.reactor.now + session.limits.client_hello_seconds
 
-    def start(self, first: bytes) -> None:
-        """Take over a watched socket; `first` was seen in it, but not taken."""
+    def start(self, first: bytes, seen: int) -> None:
+        """Take over a watched socket; `first` was seen in it, but not taken, after the events `seen`."""
         self._first = first
+        self._seen = seen
         self._about.started = self._session.reactor.now
         self._session.remember(self)
-        self._session.reactor.replace(self._sock.fileno(), self.on_event)
         self._try_hello(hangup=False)
 
     def on_event(self, events: int) -> None:
         """Look again, without taking: the hello is for whoever serves it."""
+        self._seen |= events
         try:
             self._first = self._sock.recv(PEEK_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
@@ -84,10 +87,12 @@ class TlsConnection:
         elif hangup:
             self._refuse(Refusal(Reason.BAD_CLIENT_HELLO, "closed inside the ClientHello"))
         else:
+            self._session.reactor.replace(self._sock.fileno(), self.on_event)
             self._session.reactor.watch(self)
 
-    def _stirred(self, _events: int) -> None:
+    def _stirred(self, events: int) -> None:
         """While the upstream is dialled: the tunnel looks at everything when it starts."""
+        self._seen |= events
 
     def on_deadline(self, _events: int) -> None:
         """The hello took too long."""
@@ -179,7 +184,7 @@ class TlsConnection:
             meter=self._session.meter,
         )
         # Its end may have come together with the hello, in an edge that whoever looked first has used up.
-        self._tunnel.start(client=IN | HANGUP, upstream=outcome.events)
+        self._tunnel.start(client=IN | self._seen, upstream=outcome.events)
 
     def _refuse(self, refusal: Refusal) -> None:
         if refusal.reason.family is Family.END:
