@@ -161,7 +161,7 @@ class Jobs:
     async def _attend(self, job: Job, running: _Running, streams: Streams, command: Command) -> None:
         live = running.live
         feeding = [asyncio.ensure_future(one) for one in streams.begin()]
-        pump = asyncio.create_task(streams.out.pump(lambda _chunk: self._keep(running, _chunk), streams.budget))
+        pump = streams.out.pump(lambda _chunk: self._keep(running, _chunk), streams.budget)
         try:
             limit = command.limit(live.rights)
             ended, _ = await asyncio.wait([live.child.ended], timeout=limit)

@@ -60,8 +60,18 @@ class Pipe:
         if self._waiting is not None:
             _resolve(self._waiting)
 
-    async def pump(self, sink: Sink, budget: Budget) -> None:
-        """Pass on what is written, within the budget, until nobody can write any more."""
+    def pump(self, sink: Sink, budget: Budget) -> asyncio.Task[None]:
+        """A task that passes on what is written, within the budget, until nobody can write any more."""
+        task = asyncio.create_task(self._pump(sink, budget))
+        task.add_done_callback(self._end_unbegun)
+        return task
+
+    def _end_unbegun(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never enters `_pump`, whose end would close the pipe."""
+        if task.cancelled():
+            self.close()
+
+    async def _pump(self, sink: Sink, budget: Budget) -> None:
         left_open = False
         try:
             while chunk := await self._read():
@@ -130,14 +140,20 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def feed(fd: int, content: bytes) -> None:
-    """Write everything to a command's standard input and close it; a command that does not read is no error."""
+def feed(fd: int, content: bytes) -> asyncio.Task[None]:
+    """A task that writes everything to a command's standard input; a command that does not read is no error.
+
+    The descriptor is closed when the task is over, also when it was cancelled before its first step.
+    """
+    task = asyncio.create_task(_feed(fd, content))
+    task.add_done_callback(lambda _: os.close(fd))
+    return task
+
+
+async def _feed(fd: int, content: bytes) -> None:
     os.set_blocking(fd, False)
-    try:
-        with contextlib.suppress(OSError):
-            await write_all(fd, content)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(OSError):
+        await write_all(fd, content)
 
 
 async def write_all(fd: int, content: bytes) -> None:

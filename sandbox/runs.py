@@ -170,7 +170,7 @@ class _Watched:
 async def _attend(watched: _Watched, streams: Streams, emit: Emit, limit: float | None) -> tuple[int, bool]:
     """Pass the output on until the command has ended; its exit code, and whether it was ended for its time."""
     feeding = [asyncio.ensure_future(one) for one in streams.begin()]
-    pumps = [asyncio.create_task(pipe.pump(partial(emit, name), streams.budget)) for name, pipe in streams.pipes()]
+    pumps = [pipe.pump(partial(emit, name), streams.budget) for name, pipe in streams.pipes()]
     try:
         await emit("started", watched.session.encode())
         timed_out = not await _ends_within(watched.child, limit, pumps)

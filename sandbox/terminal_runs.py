@@ -122,8 +122,8 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
             streams.abandon()
             raise
         streams.begin()
-        copying = asyncio.create_task(streams.out.pump(attempt.marks.feed, streams.budget))
-        complaining = asyncio.create_task(_drain(streams))
+        copying = streams.out.pump(attempt.marks.feed, streams.budget)
+        complaining = _drain(streams)
         try:
             await terminal.ask(tmux.pipe_to(f"{attempt.place}/shown"))
             await _type(terminal, f" . {attempt.place}/run")
@@ -138,12 +138,12 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
             await asyncio.gather(copying, complaining, return_exceptions=True)
 
 
-async def _drain(streams: Streams) -> None:
+def _drain(streams: Streams) -> asyncio.Task[None]:
     async def ignore(_chunk: bytes) -> None:
         return
 
     assert streams.err is not None
-    await streams.err.pump(ignore, Budget(0))
+    return streams.err.pump(ignore, Budget(0))
 
 
 async def _begin(terminal: TerminalSession, command: str) -> _Attempt:

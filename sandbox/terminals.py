@@ -73,7 +73,7 @@ class TerminalSession:
             found[name].append(chunk)
 
         work = [asyncio.ensure_future(one) for one in streams.begin()]
-        work += [asyncio.create_task(pipe.pump(partial(keep, name), streams.budget)) for name, pipe in streams.pipes()]
+        work += [pipe.pump(partial(keep, name), streams.budget) for name, pipe in streams.pipes()]
         try:
             async with asyncio.timeout(CLIENT_SECONDS):
                 code = await child.wait()
