@@ -32,13 +32,14 @@ def die_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def drop_capabilities(*, bounding: bool = True) -> None:
+def drop_capabilities(*, bounding: bool = True, keep: int = 0) -> None:
     """Empty the bounding, permitted, effective and inheritable sets of this thread (capabilities(7), capset(2)).
 
     Only CAP_SETPCAP can empty the bounding set. `bounding=False` leaves it: under no_new_privs it gives nothing.
+    `keep`: the bits (of the first 32) that stay permitted and effective.
     """
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    data = (ctypes.c_uint32 * 6)()
+    data = (ctypes.c_uint32 * 6)(keep, keep)
     if bounding:
         _empty_bounding_set()
     if _libc.capset(header, data) != 0:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from sandbox.cgroups import Support
 from sandbox.doctor_causes import Cause, Facts, Layer, Step, explain
 from sandbox.doctor_facts import look
 from sandbox.doctor_findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, failed, fine
@@ -45,10 +46,11 @@ class Setting:
     """What is to be examined. `host` is None where bubblewrap cannot be used, and `refused` says why.
 
     `attach`: the socket of the broker that is to serve sandboxes, None where each run brings its own. `state`: where
-    audit log and held names go.
+    audit log and held names go. `groups`: what a runner that is started like this can claim.
     """
 
     host: Host | None
+    groups: Support
     refused: LaunchError | None = None
     state: Path | None = None
     attach: Path | None = None
@@ -65,8 +67,8 @@ def examine(setting: Setting) -> Report:
         findings.append(try_whole(setting.host, Network.NONE))
         if not any(Mode.BRIDGE in one.off for one in findings):
             findings.append(try_whole(setting.host, Network.BROKERED))
-    findings += [check_broker(setting.attach), check_clock(setting.now()), check_disk(setting.state), check_groups()]
-    findings += check_programs(setting.programs)
+    findings += [check_broker(setting.attach), check_clock(setting.now()), check_disk(setting.state)]
+    findings += [check_groups(setting.groups), *check_programs(setting.programs)]
     return Report(findings=tuple(findings), facts=facts)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.control.messages import Greeting, Rejected, decode_from_broker
 from netns import handoff
-from sandbox.cgroups import Version, detect
+from sandbox.cgroups import Support, Version
 from sandbox.doctor_causes import Cause, Layer
 from sandbox.doctor_findings import BRIDGE_ONLY, Finding, State, failed, fine
 
@@ -111,11 +111,11 @@ def check_disk(state: Path | None) -> Finding:
     return failed("disk", Cause(layer=Layer.DISK, sentence=sentence, cure=cure), BRIDGE_ONLY)
 
 
-def check_groups() -> Finding:
-    support = detect()
+def check_groups(support: Support) -> Finding:
     missing = {name: support.missing[name] for name in ("memory", "pids") if name in support.missing}
     if support.version is not Version.NONE and not missing:
-        return fine("cgroups", f"Control groups ({support.version.value}) bound memory and tasks of each session.")
+        sentence = f"Control groups ({support.version.value}) bound memory and tasks of each session of a runner."
+        return fine("cgroups", sentence)
     reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
     return Finding(
         check="cgroups",

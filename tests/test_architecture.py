@@ -54,6 +54,7 @@ PATH_METHODS: Final = frozenset(
 LAUNCHER: Final = "sandbox.launch"
 # Modules that may fork without executing anything: the child goes on in our own code.
 FORKS: Final = {
+    "sandbox.cgroups.claim": "what undoes the claim outlives the server",
     "sandbox.ownership": "a user namespace exists only while a process is in it",
     "netns.joining": "the first process of a pid namespace",
     "sandbox.doctor_probes": "each attempt in a child that ends with what it made",

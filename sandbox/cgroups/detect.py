@@ -1,6 +1,6 @@
-"""Find out by trying which control groups this process may make. Reads /proc and makes one directory that it removes.
+"""Find out by trying which control groups this process may make.
 
-It must not move any process but those of the calling server, and it starts nothing.
+Reads /proc and makes one directory that it removes.
 """
 
 import contextlib
@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 
 from sandbox.cgroups.layout import CONTROLLERS, Support, Version, locate, parse_membership, parse_mounts
-
-LEAF = "wicketgate-server"
 
 
 def detect(proc: Path = Path("/proc/self")) -> Support:
@@ -79,50 +77,6 @@ def _try(place: Path) -> str:
     with contextlib.suppress(OSError):
         trial.rmdir()
     return ""
-
-
-def prepare(support: Support) -> Support:
-    """Make a v2 place ready: move this server into a leaf, so that its controllers may be given to the sessions.
-
-    A v2 group that distributes controllers may hold no process itself (cgroups(7), "no internal processes"). Only
-    processes of this server's own session tree are moved; with a stranger in the group nothing is changed and the
-    returned support lacks every controller, with the reason. A v1 or absent support is returned as it is.
-    """
-    wanted = [name for name in CONTROLLERS if name in support.directories]
-    if support.version is not Version.V2 or not wanted:
-        return support
-    place = support.directories[""]
-    try:
-        _hand_down(place, wanted)
-    except OSError as error:
-        reason = f"{place}: {error.strerror or error}"
-        return Support(version=Version.V2, directories={"": place}, missing=dict.fromkeys(CONTROLLERS, reason))
-    return support
-
-
-def _hand_down(place: Path, wanted: list[str]) -> None:
-    if set(wanted) <= _words(place / "cgroup.subtree_control"):
-        return
-    strangers = [pid for pid in _words(place / "cgroup.procs") if not _is_ours(int(pid))]
-    if strangers:
-        raise OSError(f"the group also holds processes {', '.join(sorted(strangers)[:5])} that are not this server's")
-    leaf = place / LEAF
-    leaf.mkdir(exist_ok=True)
-    for pid in _words(place / "cgroup.procs"):
-        with contextlib.suppress(ProcessLookupError):
-            (leaf / "cgroup.procs").write_text(pid)
-    (place / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether `pid` is this process or a descendant of it."""
-    while pid not in (0, 1, os.getpid()):
-        try:
-            # The name in parentheses may hold anything, so the fields are counted from the last one (proc(5)).
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return True  # gone meanwhile
-    return pid == os.getpid()
 
 
 def _words(path: Path) -> set[str]:

@@ -128,24 +128,22 @@ def _make(group: Group, limits: Limits) -> None:
 
 
 def reclaim(support: Support) -> list[Path]:
-    """Remove empty groups whose maker is dead (it and its supervisor were killed). Called once at a server's start."""
+    """Remove the empty groups of dead makers (whose keeper was killed, too), inner ones first.
+
+    Called once at a server's start.
+    """
     removed = []
     for place in sorted(set(support.directories.values())):
         for child in place.iterdir():
             match = _NAME.fullmatch(child.name)
-            if match and not Path(f"/proc/{match[1]}").exists() and _removed(child):
-                removed.append(child)
+            if match and not Path(f"/proc/{match[1]}").exists():
+                with contextlib.suppress(GroupError):
+                    removed += [one for one in (*_below(child), child) if _removed(one)]
     return removed
 
 
-def remove_when_released(lease: int, group: Group) -> None:
-    """Block until the other end of the pipe `lease` is closed, then remove the group.
-
-    For the process that outlives the group's maker. The maker writes nothing; its death closes the pipe.
-    """
-    while os.read(lease, 64):
-        pass
-    group.remove()
+def _below(place: Path) -> list[Path]:
+    return [child for child in place.glob("wicketgate-*") if child.is_dir()]
 
 
 def _removed(place: Path) -> bool:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.cgroups import Group, GroupError, Support, Version, create, detect, prepare, reclaim, remove_when_released
+from sandbox.cgroups import Group, GroupError, Support, Version, claim, create, detect, reclaim, undo
 from sandbox.cgroups.detect import _places
 from sandbox.limits import MIB, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
+from tests.live.runs import until
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
@@ -153,11 +154,14 @@ def test_no_core_file_and_no_way_to_raise_a_limit() -> None:
 
 
 @pytest.fixture(scope="module")
-def support() -> Support:
-    found = prepare(detect())
-    if not found.bounds_memory or not found.bounds_tasks:
-        pytest.skip(f"no control groups for this user: {dict(found.missing)}")
-    return found
+def support() -> Iterator[Support]:
+    claimed = claim(detect(), uid=os.geteuid(), gid=os.getegid())
+    if not claimed.support.bounds_memory or not claimed.support.bounds_tasks:
+        undo(claimed)
+        pytest.skip(f"no control groups for this user: {dict(claimed.support.missing)}")
+    yield claimed.support
+    undo(claimed)
+    assert not any(own.exists() for own in claimed.made.values())
 
 
 @pytest.fixture
@@ -204,9 +208,13 @@ def test_a_group_holds_its_processes_and_goes_with_them(version: Version) -> Non
     places = _places(Path("/proc/self"))
     chosen = {"": places[""]} if version is Version.V2 and "" in places else {"pids": places["pids"]}
     made = create(Support(version=version, directories=chosen), f"hold-{os.getpid()}", SMALL)
-    child = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & setsid sleep 60 & echo ready; wait"], stdout=-1)
+    script = "read go; sleep 60 & sleep 60 & setsid sleep 60 & echo ready; wait"
+    child = subprocess.Popen(["sh", "-c", script], stdin=-1, stdout=-1)
     made.add(child.pid)
+    assert child.stdin is not None
     assert child.stdout is not None
+    child.stdin.write(b"\n")
+    child.stdin.flush()
     assert child.stdout.readline() == b"ready\n"
     made.remove()
     assert child.wait(5) == -signal.SIGKILL
@@ -214,37 +222,46 @@ def test_a_group_holds_its_processes_and_goes_with_them(version: Version) -> Non
     child.communicate()
 
 
+MAKER = """
+import os, sys
+from sandbox.cgroups import claim, create, detect, keep
+from sandbox.limits import Limits
+uid = int(sys.argv[1])
+claimed = claim(detect(), uid=uid, gid=uid)
+keep(claimed)
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+group = create(claimed.support, "lease", Limits())
+print(*sorted({*map(str, group.directories.values()), *map(str, claimed.made.values())}), flush=True)
+input()
+"""
+
+
 @pytest.mark.root_only
-def test_the_lease_removes_the_group_when_its_maker_is_killed(support: Support) -> None:
-    lease, held = os.pipe()
-    script = (
-        "import os, sys\nfrom sandbox.cgroups import *\nfrom sandbox.limits import Limits\n"
-        "g = create(prepare(detect()), 'lease', Limits())\n"
-        "print(*sorted(set(map(str, g.directories.values()))), flush=True)\ninput()"
-    )
-    maker = subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True, pass_fds=(held,), cwd=ROOT)
-    os.close(held)
+@pytest.mark.parametrize("uid", [0, 64321], ids=["root", "the serving user"])
+def test_a_claim_is_undone_when_its_maker_is_killed(uid: int) -> None:
+    maker = subprocess.Popen([sys.executable, "-c", MAKER, str(uid)], stdin=-1, stdout=-1, text=True, cwd=ROOT)
     assert maker.stdout is not None
     places = [Path(word) for word in maker.stdout.readline().split()]
     assert places
-    assert all(place.is_dir() for place in places)
+    assert all(place.is_dir() and place.stat().st_uid == uid for place in places)
     maker.kill()
     maker.communicate()
-    remove_when_released(lease, Group(version=support.version, directories={str(p): p for p in places}))
-    os.close(lease)
-    assert not any(place.exists() for place in places)
+    until(lambda: not any(place.exists() for place in places), 4)
 
 
 @pytest.mark.root_only
 def test_reclaim_takes_empty_groups_of_dead_makers_only(support: Support, group: Group) -> None:
-    parent = next(iter(support.directories.values()))
+    places = sorted({place.parent for place in support.directories.values()})
     gone = subprocess.Popen(["true"])
     gone.wait()
-    stale, foreign = parent / f"wicketgate-{gone.pid}-old", parent / "wicketgate-other"
-    stale.mkdir()
+    parent = places[0]
+    stale, foreign = parent / f"wicketgate-{gone.pid}-server", parent / "wicketgate-other"
+    (stale / "wicketgate-1-old").mkdir(parents=True)
     foreign.mkdir()
     try:
-        assert reclaim(support) == [stale]
+        outer = Support(version=support.version, directories={str(place): place for place in places})
+        assert reclaim(outer) == [stale / "wicketgate-1-old", stale]
         assert foreign.is_dir()
         assert all(place.is_dir() for place in group.directories.values())
     finally:

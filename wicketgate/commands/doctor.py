@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from broker.audit.location import NoStateDirectory, default_state_dir
+from sandbox import cgroups
 from sandbox.doctor import Report, Setting, document, examine, refuse
 from sandbox.doctor_findings import State
 from sandbox.doctor_wholes import INSIDE
@@ -44,6 +45,8 @@ def _examine(attach: Path | None) -> Report:
     state = _state()
     try:
         identity = serving_identity()
+        groups = cgroups.claim(cgroups.detect(), uid=identity.uid, gid=identity.gid)
+        cgroups.undo(groups)
         identity.become()
     except LaunchError as error:
         return refuse(error)
@@ -52,7 +55,7 @@ def _examine(attach: Path | None) -> Report:
         return refuse(
             LaunchError(Code.NO_SERVICE_USER, cause, "Start it as an ordinary user (`user:` in compose.yaml).")
         )
-    return examine(Setting(host=host, refused=refused, state=state, attach=named))
+    return examine(Setting(host=host, groups=groups.support, refused=refused, state=state, attach=named))
 
 
 def _host() -> tuple[Host | None, LaunchError | None]:

@@ -81,6 +81,7 @@ class Prepared:
     state: Path
     runtime: Path
     host: Host
+    groups: cgroups.Support
     forbidden: ForbiddenRoots
     admitted: Admitted
 
@@ -132,12 +133,16 @@ def _prepare(file: str) -> Prepared:
     admitted = _admitted(config, identity, source)
     host = look_at_host()
     _preload()
+    groups = cgroups.claim(cgroups.detect(), uid=identity.uid, gid=identity.gid)
+    if groups.made:
+        cgroups.keep(groups)  # its lease is held by this process and those that it forks, until the last has ended
     identity.become()
     return Prepared(
         config=config,
         state=state,
         runtime=runtime,
         host=host,
+        groups=groups.support,
         forbidden=forbidden_roots(
             uid=identity.uid,
             state=[state, runtime],
@@ -289,7 +294,7 @@ def _operations(prepared: Prepared) -> Operations:
         pid=os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC),
         net=os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC),
     )
-    support = cgroups.prepare(cgroups.detect())
+    support = prepared.groups
     ground = Ground(host=prepared.host, state=prepared.state, support=support, namespaces=namespaces)
     attach = prepared.config.runner.attach
     workshop = Workshop(
