@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from bench import soak
 from bench.curves import Curve, measure_log, measure_rules, measure_sessions
 from bench.inspecting import INSPECTING
 from bench.interpreter import describe_python
@@ -52,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each sample (2)")
     parser.add_argument("--starts", type=int, default=20, help="how often each start is timed (20; 0: not at all)")
     parser.add_argument("--no-curves", action="store_true", help="leave out the curves over rules, sandboxes, records")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="only churn for so long, and see what grows")
     keys = [measure.key for measure in MEASURES]
     parser.add_argument(
         "--only", nargs="+", choices=keys, default=keys, metavar="MEASURE", help=f"of {', '.join(keys)}"
@@ -176,6 +178,8 @@ def main() -> None:
     options = arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 112)
     console.print(f"Python {describe_python()}", markup=False)
+    if options.soak:
+        raise SystemExit(soak.run(options.soak))
     warn_of_load(console)
     wanted = [subject for subject in SUBJECTS if subject.name in options.subjects]
     prepare_namespace()
