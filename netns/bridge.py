@@ -57,6 +57,17 @@ class Bridge:
                 os.close(fd)
         self.bridge_fd = self.sandbox_fd = -1
 
+    def reopen_listeners(self) -> Listeners:
+        """New listeners on the port that the bridge's rules name, when the former ones are closed; the caller's own.
+
+        Leaves the thread in the sandbox's network namespace. Raises OSError.
+        """
+        os.setns(self.bridge_fd, os.CLONE_NEWNET)
+        try:
+            return open_listeners(ipv6=self.ipv6, port=self.listeners.capture_port)
+        finally:
+            os.setns(self.sandbox_fd, os.CLONE_NEWNET)
+
     def count_refused(self) -> int:
         """How many packets were refused since the start (UDP, ICMP and whatever else is not TCP or a name query)."""
         total = 0

@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import struct
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -89,6 +90,24 @@ def signal_descriptor(numbers: Iterable[int]) -> int:
         code = ctypes.get_errno()
         raise OSError(code, f"signalfd: {os.strerror(code)}")
     return fd
+
+
+def timer_descriptor() -> int:
+    """A descriptor that is readable when the time of `set_timer` has come (timerfd_create(2)). The caller owns it."""
+    fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"timerfd_create: {os.strerror(code)}")
+    return fd
+
+
+def set_timer(fd: int, seconds: float) -> None:
+    """Let a timer go off once, in so many seconds; 0: not at all."""
+    whole = int(seconds)
+    setting = (ctypes.c_long * 4)(0, 0, whole, int((seconds - whole) * 1e9))  # struct itimerspec: interval, value
+    if _libc.timerfd_settime(fd, 0, setting, None) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"timerfd_settime: {os.strerror(code)}")
 
 
 def read_signals(fd: int) -> list[tuple[int, int]]:

@@ -7,12 +7,11 @@ the port that its rules name, under the same session id and grant.
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -31,15 +30,14 @@ from broker.control.messages import (
     Rejected,
     decode_from_broker,
     encode,
+    may_attach_again,
 )
 from netns import handoff
 from netns.bridge import Bridge
-from netns.listeners import Listeners, open_listeners
+from netns.listeners import Listeners
 
 PATIENCE: Final = 30.0  # seconds for each answer; one that ended is seen at once
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-# After these the session may be served again; after any other it will not be.
-PASSING: Final = frozenset({"egress_off", "broker_stopped", "audit_unavailable", "bad_request"})
 
 
 class AttachError(Exception):
@@ -53,7 +51,7 @@ class AttachError(Exception):
     @property
     def is_final(self) -> bool:
         """Whether trying again is of no use."""
-        return bool(self.reason) and self.reason not in PASSING
+        return not may_attach_again(self.reason)
 
 
 class State(Enum):
@@ -84,10 +82,6 @@ class Attachment:
     attached_times: int = 0
     _connection: socket.socket | None = None
     _watch: asyncio.Task[None] | None = None
-    _port: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._port = self.bridge.listeners.capture_port
 
     async def attach(self) -> None:
         """Attach for the first time. Raises `AttachError`: then nothing was begun, and it may be called again."""
@@ -152,14 +146,8 @@ class Attachment:
     async def _listeners(self) -> Listeners:
         """The bridge's own on the first attempt, new ones on the same port later."""
         if self.bridge.listeners.capture.fileno() < 0:
-            bridge, port = self.bridge, self._port
-
-            def reopen() -> Listeners:
-                os.setns(bridge.bridge_fd, os.CLONE_NEWNET)
-                return open_listeners(ipv6=bridge.ipv6, port=port)
-
             try:
-                self.bridge.listeners = await _in_thread_of_its_own(reopen)
+                self.bridge.listeners = await _in_thread_of_its_own(self.bridge.reopen_listeners)
             except OSError as error:
                 raise AttachError("", f"the bridge takes no listeners: {error.strerror}") from error
         return self.bridge.listeners

@@ -1,7 +1,7 @@
 """A run under a grant of a running broker: the lease is on its attach socket, and everything else is as with one's own.
 
 The broker outlives the run. When it ends the lease, the sandbox has no network any more, the user is told, and the
-command goes on without one. (A session that comes back by itself is the runner's: `sandbox.attachment`.)
+command goes on without one; when the broker is back, the run attaches again (`wicketgate.lease`).
 """
 
 import contextlib
@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from broker.control.messages import Attach, Attached, Ended, decode_from_broker
-from netns import handoff
+from broker.control.messages import Attach, Attached
 from sandbox.errors import Code, LaunchError
 from wicketgate.brokered import PATIENCE, OwnBroker, broker_refused
 from wicketgate.cabled import state_directory
-from wicketgate.speech import say
+from wicketgate.lease import Lease
 from wicketgate.start import Outcome, Start
 
 if TYPE_CHECKING:
@@ -30,9 +27,13 @@ class AttachedBroker(OwnBroker):
 
     grant: str = ""
 
+    def attach_message(self, session: str) -> Attach:
+        """What asks for the session to be served."""
+        return Attach(session=session, grant=self.grant)
+
     def attach(self, session: str, bridge: "Bridge") -> None:
         """As with one's own, under the grant."""
-        answer = self._ask(Attach(session=session, grant=self.grant), bridge.listeners.descriptors())
+        answer = self._ask(self.attach_message(session), bridge.listeners.descriptors())
         if not isinstance(answer, Attached):
             raise broker_refused(answer)
         bridge.listeners.close()
@@ -40,15 +41,6 @@ class AttachedBroker(OwnBroker):
     def stop(self) -> None:
         """Close the lease; the broker goes on."""
         self.connection.close()
-
-    def on_lease(self) -> bool:
-        """The broker said something unasked, or went away. Never to be called again, which False means."""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            message = self.connection.recv(handoff.MAX_MESSAGE, socket.MSG_DONTWAIT)
-            ended = decode_from_broker(message) if message else None
-            why = ended.detail if isinstance(ended, Ended) else "the broker has gone"
-            say(f"{why}; the command goes on without a network")
-        return False
 
 
 def run_under_grant(start: Start, path: Path, grant: str) -> Outcome:
@@ -64,9 +56,10 @@ def run_under_grant(start: Start, path: Path, grant: str) -> Outcome:
         start.drop()
         bridge = undo.enter_context(open_bridge())
         broker.attach(start.session, bridge)
-        drains = {broker.connection.fileno(): broker.on_lease}
-        ending, output = start.execute(rights, drains=drains)
-        finished = broker.finish(bridge.count_refused())
+        message = broker.attach_message(start.session)
+        lease = undo.enter_context(contextlib.closing(Lease(broker=broker, path=path, attach=message, bridge=bridge)))
+        ending, output = start.execute(rights, drains={lease.fileno(): lease.on_event})
+        finished = lease.finish(bridge.count_refused())
     return Outcome(session=start.session, ending=ending, finished=finished, output=output)
 
 

@@ -4,7 +4,7 @@ One JSON object a message. The listening sockets travel with `Attach` (SCM_RIGHT
 name server's. The connection is the session's lease.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -53,7 +53,7 @@ class Rejected(msgspec.Struct, tag="rejected", forbid_unknown_fields=True, froze
 class Ended(msgspec.Struct, tag="ended", forbid_unknown_fields=True, frozen=True):
     """Broker → runner: the session is not served any more, though the runner did not ask. The connection closes.
 
-    `egress_off`: it may attach again, and will be served once egress is on. Other reasons are final.
+    `may_attach_again` says whether asking again is of use.
     """
 
     reason: str
@@ -67,6 +67,15 @@ class Finished(msgspec.Struct, tag="finished", forbid_unknown_fields=True, froze
     denied: int
     failures: int
     log: str
+
+
+# After these a session may be served again; after any other it will not be.
+PASSING: Final = frozenset({"egress_off", "broker_stopped", "audit_unavailable", "bad_request"})
+
+
+def may_attach_again(reason: str) -> bool:
+    """Whether a session that was ended or rejected for this reason may be served later; "" is a broker that went."""
+    return not reason or reason in PASSING
 
 
 type FromRunner = Attach | Finish

@@ -407,6 +407,50 @@ def test_a_run_that_is_cut_goes_on_without_a_network_and_says_so(daemon: Daemon,
     assert "the command goes on without a network" in done.err
 
 
+def test_a_run_attaches_again_when_the_broker_is_back(daemon: Daemon, port: int) -> None:
+    grant = issue(daemon, port, budgets={"uses": 1})
+    step = f"read go; {' '.join(fetching(port))}; echo"
+    with gate.started(
+        "sh", "-c", f"{step}; " * 4, options=["--grant", grant, "--socket", str(daemon.attach)]
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def fetch() -> str:
+            process.stdin.write("\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            return process.stdout.readline().strip()  # type: ignore[union-attr]
+
+        assert fetch() == "200"
+        daemon.kill()
+        assert fetch() == "000", "no broker, no network"
+        daemon.start()
+        until(lambda: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == 1)
+        assert fetch() == "200"
+        assert daemon.stop() == 0  # that is said; a crash is noticed
+        daemon.start()
+        until(lambda: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == 1)
+        assert fetch() == "200"
+        done = gate.finish(process, "")
+    assert done.code == 0
+    assert done.err.count("the command goes on without a network until it is served again") == 2
+    assert done.err.count("the command is served again") == 2
+    assert done.counts == (1, 0, 0), "what the present broker has seen"
+    assert daemon.ask("GET", f"/v1/grants/{grant}")[1]["usage"]["uses"] == 1
+
+
+def test_a_run_is_served_again_when_egress_is_on_again(daemon: Daemon, port: int) -> None:
+    grant = issue(daemon, port)
+    script = f"read go; {' '.join(fetching(port))}; echo"
+    with gate.started("sh", "-c", script, options=["--grant", grant, "--socket", str(daemon.attach)]) as process:
+        until(lambda: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == 1)
+        for enabled in (False, True):
+            assert daemon.ask("PUT", "/v1/egress", {"enabled": enabled})[0] == 200
+            until(lambda on=enabled: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == on)
+        done = gate.finish(process, "\n")
+    assert (done.code, done.out.strip()) == (0, "200"), done.err
+
+
 def grant_command(daemon: Daemon, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "wicketgate", "grant", *words, "--socket", str(daemon.control)],
