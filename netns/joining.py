@@ -73,4 +73,6 @@ def become_first_process() -> None:
 
 def has_ended(pidfd: int) -> bool:
     """Whether a process has ended, by its descriptor."""
-    return bool(select.select([pidfd], [], [], 0)[0])
+    poll = select.poll()  # select(2) knows no number above 1023
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -14,7 +14,7 @@ AT_FDCWD = -100
 AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
-MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 0x2, 0x4, 0x100000
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 0x1, 0x2, 0x4, 0x100000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 0x2, 0x4, 0x8, 0x4000, 0x80000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,9 +27,9 @@ def enter_private_mounts() -> None:
     _mount(None, "/", None, MS_REC | MS_SLAVE, None)
 
 
-def mount_tmpfs(place: str, options: str) -> None:
+def mount_tmpfs(place: str, options: str, *, flags: int = MS_NOSUID | MS_NODEV | MS_NOEXEC) -> None:
     """Cover a directory with an empty one (tmpfs(5) for the options)."""
-    _mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
+    _mount("tmpfs", place, "tmpfs", flags, options)
 
 
 def mount_processes(place: str = "/proc") -> None:
@@ -53,21 +53,36 @@ def map_owners(tree: int, user_namespace: int) -> None:
     for what is made. EINVAL: the file system cannot; EPERM: no right over it.
     """
     attributes = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
-    packed = struct.pack("=QQQQ", attributes, 0, 0, user_namespace)
-    _call(
-        "mount_setattr",
-        SYS_MOUNT_SETATTR,
-        tree,
-        b"",
-        AT_EMPTY_PATH | AT_RECURSIVE,
-        packed,
-        ctypes.c_size_t(len(packed)),
-    )
+    _set_attributes(tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, attributes, user_namespace=user_namespace)
+
+
+def confine(tree: int, *, writable: bool) -> None:
+    """Ignore a detached tree's set-id bits and devices, and make it read-only unless `writable`."""
+    attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (0 if writable else MOUNT_ATTR_RDONLY)
+    _set_attributes(tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, attributes)
+
+
+def make_writable(place: str) -> None:
+    """Make the one mount at a path writable. EPERM: it belongs to a namespace above, and was read-only there."""
+    _set_attributes(AT_FDCWD, os.fsencode(place), 0, 0, clear=MOUNT_ATTR_RDONLY)
+
+
+def make_read_only(place: str) -> None:
+    """Make the one mount at a path read-only."""
+    _set_attributes(AT_FDCWD, os.fsencode(place), 0, MOUNT_ATTR_RDONLY)
 
 
 def attach_tree(tree: int, place: str) -> None:
     """Mount a detached tree at a path."""
     _call("move_mount", SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(place), MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def _set_attributes(  # noqa: PLR0913  as the system call has them
+    directory: int, path: bytes, flags: int, attributes: int, *, clear: int = 0, user_namespace: int = 0
+) -> None:
+    packed = struct.pack("=QQQQ", attributes, clear, 0, user_namespace)
+    size = ctypes.c_size_t(len(packed))
+    _call("mount_setattr", SYS_MOUNT_SETATTR, directory, path, flags, packed, size)
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:

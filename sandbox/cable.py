@@ -50,15 +50,19 @@ class Lease:
     grant: str
 
 
-async def lay_cable(lease: Lease, *, attach: Path, state: Path, back: Callable[[], None]) -> Cable:
+async def lay_cable(
+    lease: Lease, *, attach: Path, state: Path, back: Callable[[], None], bridge: Bridge | None = None
+) -> Cable:
     """Build a bridge, attach it, prepare the trust kit. Raises LaunchError: then nothing is left.
 
-    `back` is called after the bridge was built and has to bring the thread back into its own network namespace.
+    `bridge`: one that was built ahead and never attached; the cable's from here on, also where this raises. `back` is
+    called after one was built and has to bring the thread back into its own network namespace.
     """
-    try:
-        bridge = open_bridge()
-    finally:
-        back()
+    if bridge is None:
+        try:
+            bridge = open_bridge()
+        finally:
+            back()
     attachment = Attachment(
         bridge=bridge, socket_path=attach, session=lease.session, call=lease.call, grant=lease.grant
     )

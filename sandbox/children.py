@@ -8,6 +8,8 @@ import contextlib
 import os
 import signal
 
+from netns import joining
+
 BY_SIGNAL = 128
 
 
@@ -30,6 +32,10 @@ class Child:
     def kill(self) -> None:
         """Send SIGKILL, if it lives."""
         self.send(signal.SIGKILL)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by now, also where the loop has not heard of it yet."""
+        return self.ended.done() or joining.has_ended(self._pidfd)
 
     async def wait(self) -> int:
         """Its exit code."""

@@ -3,6 +3,9 @@
 In this order: survey the workspace and hold its absent names, lay the plan out, launch it held, compare what was
 mounted with what was judged, bound it, let the command begin. Nothing of the command runs before all of that is done,
 and a step that fails undoes those before it. What is to be done when everything of the sandbox is dead: `Built.settle`.
+
+A parked sandbox (`sandbox.parked`) takes the same steps, the launch and the bounds ahead of time: `park`, then
+`occupy`, where the workspace is surveyed, shown and compared, then `Built.begin`.
 """
 
 import codecs
@@ -10,6 +13,7 @@ import contextlib
 import importlib
 import os
 import resource
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -80,6 +84,17 @@ class Built:
     group: "cgroups.Group | None" = None
     guard: Guard | None = None
 
+    def begin(self) -> None:
+        """Let the command begin. Once."""
+        os.write(self.launched.release_fd, b"\n")
+        os.close(self.launched.release_fd)
+        self.launched.release_fd = -1
+
+    def abandon(self) -> None:
+        """Kill a sandbox whose command has not begun, and undo what it needed."""
+        _abandon(self.launched)
+        self.settle()
+
     def entry(self, argv: tuple[str, ...], stdio: Mapping[int, int], *, directory: str = "") -> Entry:
         """A further command in it, under the very same restrictions. `directory` is relative to the first command's."""
         return Entry(
@@ -134,34 +149,100 @@ def build(  # noqa: PLR0913  one parameter a part
     limits = limits or Limits()
     with contextlib.ExitStack() as undo:
         guard, operations = _guard(workspace, ground.state, undo)
-        group = _group(ground.support, limits, undo)
-        rlimits = clamp(outer_rlimits(limits, memory_bounded=_bounds_memory(group, ground)), _hard_limit)
-        authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
-        laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
-        seccomp = _filter(spec, ground.host)
-        with _birthplace(ground.namespaces, network):
-            launched = launch(laid_out, bwrap_fd=ground.host.bwrap_fd, seccomp=seccomp, stdio=stdio, held=True)
-        undo.callback(_abandon, launched)
-        init = _wait_held(launched)
-        inner = clamp(inner_rlimits(limits), _hard_limit)
-        built = Built(
-            spec=spec,
-            launched=launched,
-            init=init,
-            seccomp=seccomp,
-            rlimits=(*rlimits, *inner),
-            environment=laid_out.environment,
-            directory=laid_out.directory,
-            group=group,
-            guard=guard,
-        )
-        _verify(built, workspace)
-        _bound(built, inner)
-        os.write(launched.release_fd, b"\n")
-        os.close(launched.release_fd)
-        launched.release_fd = -1
+        built = _start(spec, ground, limits, operations, network, stdio, undo)
+        built.init, built.guard = _wait_held(built.launched), guard
+        _verify(built.init, guard, workspace)
+        _bound(built, limits)
+        built.begin()
         undo.pop_all()
     return built
+
+
+def park(spec: SandboxSpec, ground: Ground, *, limits: Limits, network: int | None, stdio: Mapping[int, int]) -> Built:
+    """Start building a sandbox without a workspace, held: ask `is_parked` until it is. Raises LaunchError."""
+    with contextlib.ExitStack() as undo:
+        built = _start(spec, ground, limits, (), network, stdio, undo)
+        undo.pop_all()
+    return built
+
+
+def is_parked(built: Built, limits: Limits) -> bool:
+    """Whether everything is mounted and given up; from then on it is bounded, too. Raises LaunchError: abandon it."""
+    init = _find_held(built.launched)
+    if init is None:
+        return False
+    built.init = init
+    _bound(built, limits)
+    return True
+
+
+def is_waiting(built: Built) -> bool:
+    """Whether its process 1 is still bubblewrap's, waiting for `begin`; not one that was killed and is about to end."""
+    outer, init = built.launched.pid, built.init
+    unbegun = built.launched.release_fd >= 0 and children(outer) == [init] and not children(init)
+    return unbegun and _lives_on(outer) and _lives_on(init)
+
+
+def _lives_on(pid: int) -> bool:
+    """Whether a process is neither dead nor about to be: SIGKILL stays pending until it takes effect (proc(5))."""
+    try:
+        rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    except OSError:
+        return False
+    pending = int(rows["SigPnd"], 16) | int(rows["ShdPnd"], 16)
+    return rows["State"].split()[0] not in {"Z", "X"} and not pending >> (signal.SIGKILL - 1) & 1
+
+
+def occupy(built: Built, spec: SandboxSpec, ground: Ground, workspace: "Workspace | None") -> None:
+    """Make a held sandbox that of `spec`, whose authority but for the workspace it was built with.
+
+    Raises LaunchError or OSError: nothing was executed; abandon it.
+    """
+    with contextlib.ExitStack() as undo:
+        guard, operations = _guard(workspace, ground.state, undo)
+        laid_out = plan(spec, _layout(spec, ground.host), operations)
+        if workspace is not None:
+            from sandbox.show import show  # noqa: PLC0415
+
+            show(built.init, laid_out.workspace)
+        _verify(built.init, guard, workspace)
+        undo.pop_all()
+    built.spec, built.guard = spec, guard
+    built.environment, built.directory = laid_out.environment, laid_out.directory
+
+
+def _start(  # noqa: PLR0913, PLR0917  one parameter a part
+    spec: SandboxSpec,
+    ground: Ground,
+    limits: Limits,
+    operations: tuple[Operation, ...],
+    network: int | None,
+    stdio: Mapping[int, int] | None,
+    undo: contextlib.ExitStack,
+) -> Built:
+    """Launch it held; its `init` is not known yet."""
+    group = _group(ground.support, limits, undo)
+    rlimits = clamp(outer_rlimits(limits, memory_bounded=_bounds_memory(group, ground)), _hard_limit)
+    authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
+    laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
+    seccomp = _filter(spec, ground.host)
+    with _birthplace(ground.namespaces, network):
+        launched = launch(laid_out, bwrap_fd=ground.host.bwrap_fd, seccomp=seccomp, stdio=stdio, held=True)
+    undo.callback(_abandon, launched)
+    return Built(
+        spec=spec,
+        launched=launched,
+        init=0,
+        seccomp=seccomp,
+        rlimits=(*rlimits, *_inner(limits)),
+        environment=laid_out.environment,
+        directory=laid_out.directory,
+        group=group,
+    )
+
+
+def _inner(limits: Limits) -> tuple[Rlimit, ...]:
+    return clamp(inner_rlimits(limits), _hard_limit)
 
 
 def _filter(spec: SandboxSpec, host: Host) -> bytes:
@@ -301,15 +382,22 @@ def _wait_held(launched: Launched) -> int:
     """Wait until bubblewrap's child has mounted everything, given up all rights and waits; its pid."""
     deadline = time.monotonic() + HOLD_SECONDS
     while True:
-        found = children(launched.pid)
-        if found and _has_no_capabilities(found[0]):
-            return found[0]
-        if os.waitid(os.P_PID, launched.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            cause = "bubblewrap could not build the sandbox; what it said is on the command's standard error."
-            raise LaunchError(Code.SANDBOX_FAILED, cause, "`wicketgate doctor` tries each step.")
+        found = _find_held(launched)
+        if found is not None:
+            return found
         if time.monotonic() > deadline:
             raise LaunchError(Code.SANDBOX_FAILED, f"bubblewrap was not ready within {HOLD_SECONDS:g} s.", _AGAIN)
         time.sleep(POLL_SECONDS)
+
+
+def _find_held(launched: Launched) -> int | None:
+    found = children(launched.pid)
+    if found and _has_no_capabilities(found[0]):
+        return found[0]
+    if os.waitid(os.P_PID, launched.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        cause = "bubblewrap could not build the sandbox; what it said is on the command's standard error."
+        raise LaunchError(Code.SANDBOX_FAILED, cause, "`wicketgate doctor` tries each step.")
+    return None
 
 
 def _has_no_capabilities(pid: int) -> bool:
@@ -321,19 +409,19 @@ def _has_no_capabilities(pid: int) -> bool:
     return int(status.partition("CapEff:")[2].split(None, 1)[0], 16) == 0
 
 
-def _verify(built: Built, workspace: "Workspace | None") -> None:
-    if workspace is None or built.guard is None:
+def _verify(init: int, guard: Guard | None, workspace: "Workspace | None") -> None:
+    if workspace is None or guard is None:
         return
     from sandbox import protect  # noqa: PLC0415
 
     try:
-        place = f"/proc/{built.init}/root{workspace.path}"
+        place = f"/proc/{init}/root{workspace.path}"
         inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(inside)
             if (found.st_dev, found.st_ino) != (workspace.device, workspace.inode):
                 raise protect.MountsDifferError("the workspace was exchanged for another directory")
-            protect.verify(inside, built.guard.found, held=built.guard.hold.held)
+            protect.verify(inside, guard.found, held=guard.hold.held)
         finally:
             os.close(inside)
     except (protect.MountsDifferError, OSError) as error:
@@ -341,9 +429,9 @@ def _verify(built: Built, workspace: "Workspace | None") -> None:
         raise LaunchError(Code.BAD_WORKSPACE, cause, _AGAIN) from error
 
 
-def _bound(built: Built, inner: tuple[Rlimit, ...]) -> None:
+def _bound(built: Built, limits: Limits) -> None:
     try:
-        for limit in inner:
+        for limit in _inner(limits):
             resource.prlimit(built.init, limit.resource, (limit.soft, limit.hard))
         Path(f"/proc/{built.init}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
         if built.group is not None:

@@ -21,7 +21,8 @@ from sandbox.joblog import JobLog, Piece, read_pieces
 from sandbox.live import GRACE, Live, Workshop, open_live
 from sandbox.output import Budget
 from sandbox.rights import Command, Rights, stored_limits, stored_network, to_document
-from sandbox.runs import TIMED_OUT, Streams
+from sandbox.runs import TIMED_OUT
+from sandbox.streams import Streams
 
 DIRECTORY, RECORD = "jobs", "job.json"
 UNBOUNDED = 1 << 62  # the log bounds itself
@@ -106,7 +107,7 @@ class Jobs:
         streams = Streams(command.stdin, Budget(UNBOUNDED), merged=True)
         try:
             self._record(job)
-            live = await open_live(self._workshop, command, rights, stdio=streams.stdio)
+            live = await open_live(self._workshop, command, rights, streams=streams)
         except BaseException:
             streams.abandon()
             shutil.rmtree(place, ignore_errors=True)

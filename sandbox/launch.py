@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import resource
-import select
 import signal
 import termios
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from sandbox.plan import Plan
 
 # Ignored by Python itself, not by whoever called it.
 IGNORED_BY_PYTHON = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+FIRST_OTHER = 10  # descriptors below this number are what a launch's `stdio` gives the command, and nothing else
 NAMESPACES = {
     "user": os.CLONE_NEWUSER,
     "mnt": os.CLONE_NEWNS,
@@ -68,8 +68,8 @@ def launch(
     """Start the plan. `held`: stop when everything is mounted and given up, before the command.
 
     The calling thread must stay alive, be in the sandbox's network namespace (if brokered) and have unshared
-    CLONE_NEWPID since its last child. `stdio` maps 0, 1 and 2 to descriptors of the caller; what it does not name is
-    inherited.
+    CLONE_NEWPID since its last child. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
+    descriptors of the caller; of the first three, what it does not name is inherited.
     """
     with contextlib.ExitStack() as files:
         child, status_fd = _prepare(plan, bwrap_fd, seccomp, files)
@@ -85,7 +85,7 @@ def _hold(child: _Child, files: contextlib.ExitStack) -> int:
     waits, release_fd = os.pipe2(os.O_CLOEXEC)
     files.callback(os.close, waits)
     # Opened for both directions it is its own writer: should we be killed now, it reads no end of file and stays held.
-    block = os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC)
+    block = _high(os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC))
     files.callback(os.close, block)
     child.keep.add(block)
     child.argv[1:1] = ["--block-fd", str(block)]
@@ -96,7 +96,7 @@ def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitSt
     keep: set[int] = set()
 
     def supply(content: bytes) -> int:
-        fd = os.memfd_create("wicketgate", os.MFD_CLOEXEC)
+        fd = _high(os.memfd_create("wicketgate", os.MFD_CLOEXEC))
         files.callback(os.close, fd)
         keep.add(fd)
         os.write(fd, content)
@@ -106,6 +106,7 @@ def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitSt
     parent = os.pidfd_open(os.getpid())
     files.callback(os.close, parent)
     status_fd, report_fd = os.pipe2(os.O_CLOEXEC)
+    report_fd = _high(report_fd)
     files.callback(os.close, report_fd)
     keep.add(report_fd)
     words = arguments(plan, supply, seccomp=supply(seccomp))
@@ -116,6 +117,16 @@ def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitSt
         argv=argv, bwrap_fd=bwrap_fd, parent=parent, keep=keep, reset=_signals_to_reset(), rlimits=plan.rlimits
     )
     return child, status_fd
+
+
+def _high(fd: int) -> int:
+    """The descriptor under a number that `stdio` does not use."""
+    if fd >= FIRST_OTHER:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER)
+    finally:
+        os.close(fd)
 
 
 def _signals_to_reset() -> tuple[int, ...]:
@@ -131,21 +142,23 @@ def _signals_to_reset() -> tuple[int, ...]:
 def _become_bwrap(child: _Child) -> NoReturn:
     try:
         kernel.die_with_parent()
-        if select.select([child.parent], [], [], 0)[0]:
+        if joining.has_ended(child.parent):
             os._exit(125)  # the parent died before the line above took effect
         # bubblewrap looks its child up in /proc by the number that it has in this new pid namespace.
         mounts.enter_private_mounts()
         mounts.mount_processes()
-        for number, fd in child.stdio.items():
+        bwrap = fcntl.fcntl(child.bwrap_fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER)
+        moved = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER) for number, fd in child.stdio.items()}
+        for number, fd in moved.items():
             os.dup2(fd, number)
-        _inherit_only(child.keep)
+        _inherit_only(child.keep | set(child.stdio))
         _limit(child.rlimits)
         os.umask(os.umask(NEVER_BY_OTHERS) | NEVER_BY_OTHERS)
         os.chdir("/")  # the caller's directory may be one that the serving user cannot read
         for number in child.reset:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(child.bwrap_fd, child.argv, {})  # noqa: S606  the point of this module
+        os.execve(bwrap, child.argv, {})  # noqa: S606  the point of this module
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         with contextlib.suppress(OSError):
             os.write(2, f"wicketgate: bubblewrap could not be started: {error}\n".encode())

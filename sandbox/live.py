@@ -19,9 +19,12 @@ from sandbox.construct import Built, Ground, build
 from sandbox.errors import Code, LaunchError
 from sandbox.host import find_command
 from sandbox.launch import Entry, enter
+from sandbox.lot import Lot
+from sandbox.parked import Parked, shape_of, suits
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights
-from sandbox.spec import Authority, Call, Network, SandboxSpec, Terminal
+from sandbox.spec import Authority, Call, Mode, Network, SandboxSpec, Terminal
+from sandbox.streams import Streams
 from sandbox.supervise import signal_command
 
 NOT_EXECUTED = 127
@@ -32,13 +35,14 @@ GRACE = 0.5  # seconds between the polite and the final signal
 class Workshop:
     """What the runner builds on. `attach` is the broker's attach socket, `state` the runner's own directory.
 
-    `hidden`: directories that full access does not show either.
+    `hidden`: directories that full access does not show either. `lot`: the sandboxes that are parked, if any are.
     """
 
     ground: Ground
     state: Path
     attach: Path | None = None
     hidden: tuple[Path, ...] = ()
+    lot: Lot | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,44 +118,103 @@ class Live:
 
 
 async def open_live(
-    workshop: Workshop, command: Command, rights: Rights, *, stdio: Mapping[int, int], terminal: Terminal | None = None
+    workshop: Workshop,
+    command: Command,
+    rights: Rights,
+    *,
+    streams: Streams | None = None,
+    terminal: Terminal | None = None,
 ) -> Live:
-    """Build a sandbox and start its command. Raises LaunchError; then nothing was executed and nothing is left."""
+    """Build a sandbox and start its command, or release a parked one with it. Without `streams`: /dev/null.
+
+    Raises LaunchError; then nothing was executed and nothing is left.
+    """
     if "/" not in command.argv[0]:
         find_command(command.argv[0], None)  # a path is the sandbox's to resolve: its links are the payload's
     identity = secrets.token_hex(8)
-    cable = await _cable(workshop, identity, rights)
+    call = Call(argv=command.argv, timeout=command.timeout, directory=command.directory)
+    parked = _take(workshop, call, rights)
     try:
-        spec = SandboxSpec(
-            call=Call(argv=command.argv, timeout=command.timeout, directory=command.directory),
-            authority=Authority(
-                workspace=None if rights.workspace is None else rights.workspace.path,
-                network=rights.network,
-                mode=rights.mode,
-                hidden=workshop.hidden,
-                trust=() if cable is None else cable.trust,
-                trust_environment=() if cable is None else cable.environment,
-                home=() if cable is None else cable.home,
-                timeout=rights.timeout,
-            ),
-            terminal=terminal or Terminal(),
-        )
-        built = build(
+        cable = await _cable(workshop, identity, rights, parked)
+    except BaseException:
+        _discard(workshop, parked)
+        raise
+    try:
+        spec = SandboxSpec(call=call, authority=_authority(workshop, rights, cable), terminal=terminal or Terminal())
+        built = _release(workshop, parked, spec, rights, streams)
+        if built is None:
+            built = _build(workshop, spec, rights, cable, streams)
+        child = Child(built.launched.pid) if parked is None or built is not parked.built else parked.child
+    except BaseException:
+        if cable is not None:
+            await cable.take_up()
+        raise
+    if workshop.lot is not None:
+        workshop.lot.want(shape_of(spec.authority, rights.limits))
+    return Live(id=identity, rights=rights, built=built, child=child, cable=cable)
+
+
+def _take(workshop: Workshop, call: Call, rights: Rights) -> Parked | None:
+    if workshop.lot is None or rights.mode is not Mode.SANDBOX or not suits(call):
+        return None
+    return workshop.lot.take(rights.network, rights.limits)
+
+
+def _authority(workshop: Workshop, rights: Rights, cable: Cable | None) -> Authority:
+    return Authority(
+        workspace=None if rights.workspace is None else rights.workspace.path,
+        network=rights.network,
+        mode=rights.mode,
+        hidden=workshop.hidden,
+        trust=() if cable is None else cable.trust,
+        trust_environment=() if cable is None else cable.environment,
+        home=() if cable is None else cable.home,
+        timeout=rights.timeout,
+    )
+
+
+def _release(
+    workshop: Workshop, parked: Parked | None, spec: SandboxSpec, rights: Rights, streams: Streams | None
+) -> Built | None:
+    """The parked sandbox with the command in it. None: it could not be used. Building one then succeeds or says why."""
+    if parked is None or workshop.lot is None:
+        return None
+    try:
+        built = parked.release(spec, workshop.ground, rights.workspace, streams)
+    except (LaunchError, OSError, ValueError):
+        workshop.lot.discard(parked)
+        return None
+    except BaseException:
+        workshop.lot.discard(parked)
+        raise
+    workshop.lot.served += 1
+    return built
+
+
+def _build(
+    workshop: Workshop, spec: SandboxSpec, rights: Rights, cable: Cable | None, streams: Streams | None
+) -> Built:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return build(
             spec,
             workshop.ground,
             limits=rights.limits,
             workspace=rights.workspace,
             network=None if cable is None else cable.bridge.sandbox_fd,
-            stdio=stdio,
+            stdio={0: null, 1: null, 2: null} if streams is None else streams.stdio,
         )
-    except BaseException:
-        if cable is not None:
-            await cable.take_up()
-        raise
-    return Live(id=identity, rights=rights, built=built, child=Child(built.launched.pid), cable=cable)
+    finally:
+        os.close(null)
 
 
-async def _cable(workshop: Workshop, session: str, rights: Rights) -> Cable | None:
+def _discard(workshop: Workshop, parked: Parked | None) -> None:
+    if parked is not None and workshop.lot is not None:
+        workshop.lot.discard(parked)
+
+
+async def _cable(workshop: Workshop, session: str, rights: Rights, parked: Parked | None) -> Cable | None:
+    """Lay the cable; from a parked sandbox it takes the bridge, in which that sandbox was born."""
     if rights.network is Network.NONE:
         return None
     namespaces = workshop.ground.namespaces
@@ -159,4 +222,8 @@ async def _cable(workshop: Workshop, session: str, rights: Rights) -> Cable | No
         cause = "A brokered session was asked for, and the runner's configuration names no broker."
         raise LaunchError(Code.BROKER_GONE, cause, "Set attach in [runner] to the broker's attach socket.")
     lease = Lease(session=session, call=rights.call, grant=rights.grant)
-    return await lay_cable(lease, attach=workshop.attach, state=workshop.state, back=partial(return_to, namespaces.net))
+    bridge = None
+    if parked is not None:
+        bridge, parked.bridge = parked.bridge, None
+    back = partial(return_to, namespaces.net)
+    return await lay_cable(lease, attach=workshop.attach, state=workshop.state, back=back, bridge=bridge)

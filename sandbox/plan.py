@@ -118,7 +118,10 @@ class HostLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All of a sandbox: its file system, environment, working directory and command."""
+    """All of a sandbox: its file system, environment, working directory and command.
+
+    `workspace`: those of the operations that show the workspace and protect what is in it.
+    """
 
     operations: tuple[Operation, ...]
     environment: tuple[tuple[str, str], ...]
@@ -126,6 +129,7 @@ class Plan:
     argv: tuple[str, ...]
     network: Network
     rlimits: tuple[tuple[int, int, int], ...]
+    workspace: tuple[Operation, ...] = ()
 
 
 def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] = ()) -> Plan:
@@ -142,15 +146,15 @@ def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] 
             operations, last = _whole_host(spec, host), [ReadOnly(Path("/dev"))]
         case _:
             assert_never(spec.authority.mode)
-    if workspace is not None:
-        operations += [Bind(workspace, workspace, writable=True), *protection]
+    shown = () if workspace is None else (Bind(workspace, workspace, writable=True), *protection)
     return Plan(
-        operations=(*operations, *last),
+        operations=(*operations, *shown, *last),
         environment=environment(spec),
         directory=str((workspace or Path(home_of(spec))) / spec.call.directory),
         argv=spec.call.argv,
         network=spec.authority.network,
         rlimits=spec.authority.rlimits,
+        workspace=shown,
     )
 
 

@@ -5,7 +5,6 @@ goes on.
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,9 +13,10 @@ from typing import Any
 from sandbox import census
 from sandbox.children import Child
 from sandbox.live import GRACE, Live, Workshop, open_live
-from sandbox.output import Budget, Pipe, feed
+from sandbox.output import Budget
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights
+from sandbox.streams import Streams
 
 TIMED_OUT = 124
 
@@ -39,58 +39,11 @@ class Result:
     session_ended: bool = False
 
 
-@dataclass(slots=True)
-class Streams:
-    """A command's three streams. `merged`: standard error goes where standard output goes."""
-
-    content: bytes
-    budget: Budget
-    merged: bool = False
-    out: Pipe = field(default_factory=Pipe)
-    err: Pipe | None = None
-    _stdin: tuple[int, int] = (-1, -1)
-
-    def __post_init__(self) -> None:
-        if not self.merged:
-            self.err = Pipe()
-        if self.content:
-            self._stdin = os.pipe2(os.O_CLOEXEC)
-        else:
-            self._stdin = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
-
-    @property
-    def stdio(self) -> dict[int, int]:
-        """For a launch."""
-        return {0: self._stdin[0], 1: self.out.writer, 2: (self.err or self.out).writer}
-
-    def pipes(self) -> list[tuple[str, Pipe]]:
-        """The pipes that are to be read, by name."""
-        return [("stdout", self.out), *([("stderr", self.err)] if self.err is not None else [])]
-
-    def begin(self) -> list[Awaitable[None]]:
-        """Close what is the command's now; what is to be fed."""
-        os.close(self._stdin[0])
-        for _, pipe in self.pipes():
-            pipe.close_writer()
-        feeding = [feed(self._stdin[1], self.content)] if self.content else []
-        self._stdin = (-1, -1)
-        return list(feeding)
-
-    def abandon(self) -> None:
-        """Close everything: the command was never started."""
-        for _, pipe in self.pipes():
-            pipe.close()
-        for fd in self._stdin:
-            if fd >= 0:
-                os.close(fd)
-        self._stdin = (-1, -1)
-
-
 async def run_alone(workshop: Workshop, command: Command, rights: Rights, emit: Emit) -> Result:
     """Run a command in a sandbox of its own. Raises LaunchError."""
     streams = Streams(command.stdin, Budget(rights.limits.output_bytes))
     try:
-        live = await open_live(workshop, command, rights, stdio=streams.stdio)
+        live = await open_live(workshop, command, rights, streams=streams)
     except BaseException:
         streams.abandon()
         raise

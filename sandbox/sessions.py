@@ -4,7 +4,6 @@ What a call leaves running in the background, and what it wrote to /tmp or its h
 goes when the session is closed.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,11 +46,7 @@ class Sessions:
         """Open one. Raises LaunchError."""
         if len(self._open) >= AT_ONCE:
             raise LaunchError(Code.TOO_MANY, f"{AT_ONCE} sessions are open.", "Close some.")
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            live = await open_live(self._workshop, _WAITS, rights, stdio={0: null, 1: null, 2: null})
-        finally:
-            os.close(null)
+        live = await open_live(self._workshop, _WAITS, rights)
         session = Session(id=live.id, live=live, calls=SessionCalls(live), opened_at=self._clock())
         self._open[session.id] = session
         live.done.add_done_callback(lambda _: self._open.pop(session.id, None))

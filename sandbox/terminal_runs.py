@@ -18,7 +18,7 @@ from sandbox import census, tmux
 from sandbox.children import Child
 from sandbox.errors import Code, LaunchError
 from sandbox.output import Budget
-from sandbox.runs import Streams
+from sandbox.streams import Streams
 from sandbox.terminals import TerminalSession
 
 READY_SECONDS, INTERRUPT_SECONDS, PROMPT_SECONDS, KILL_SECONDS = 10.0, 0.3, 0.5, 1.0

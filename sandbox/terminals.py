@@ -22,8 +22,8 @@ from sandbox.errors import Code, LaunchError
 from sandbox.live import Live, Workshop, open_live
 from sandbox.output import CHUNK, Budget, readable, write_all
 from sandbox.rights import Command, Rights
-from sandbox.runs import Streams
 from sandbox.spec import Mode, Terminal
+from sandbox.streams import Streams
 from sandbox.tmux import PaneState
 
 AT_ONCE, KEPT = 256, 100
@@ -224,17 +224,12 @@ class Terminals:
             raise LaunchError(Code.BAD_CALL, cause, "Use a run, a session or a job.")
         if sum(not one.has_ended for one in self._all.values()) >= AT_ONCE:
             raise LaunchError(Code.TOO_MANY, f"{AT_ONCE} terminals are open.", "Close some.")
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            live = await open_live(
-                self._workshop,
-                Command(argv=tmux.SERVER, directory=directory),
-                rights,
-                stdio={0: null, 1: null, 2: null},
-                terminal=Terminal(term=tmux.TERM),
-            )
-        finally:
-            os.close(null)
+        live = await open_live(
+            self._workshop,
+            Command(argv=tmux.SERVER, directory=directory),
+            rights,
+            terminal=Terminal(term=tmux.TERM),
+        )
         terminal = TerminalSession(id=live.id, name=name, live=live, opened_at=self._clock(), state=None)
         try:
             await _wait_for_server(live)

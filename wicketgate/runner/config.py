@@ -29,7 +29,8 @@ class Where(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """[runner]. `attach`: the broker's attach socket; without it there is no network for anybody.
 
     `managed`: the root below which workspaces may be made. `databases`: files and directories that no workspace may
-    hold. `state` and `runtime`: the usual places where they are not given.
+    hold. `state` and `runtime`: the usual places where they are not given. `parked`: how many sandboxes are kept ready
+    for the next sessions.
     """
 
     state: Place | None = None
@@ -37,6 +38,7 @@ class Where(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     attach: Place | None = None
     managed: Place | None = None
     databases: tuple[Place, ...] = ()
+    parked: Annotated[int, Meta(ge=0, le=64)] = 4
 
 
 class Access(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

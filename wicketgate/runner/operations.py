@@ -170,7 +170,7 @@ class Operations(TerminalOperations):
         return schema.WorkspaceList(root=None if root is None else str(root), names=list(names))
 
     async def show_health(self, _caller: Caller) -> schema.Health:
-        support = self.workshop.ground.support
+        support, lot = self.workshop.ground.support, self.workshop.lot
         return schema.Health(
             version=self.version,
             started_at=_time(self.started_at),
@@ -179,6 +179,8 @@ class Operations(TerminalOperations):
             terminals=len(self.terminals.everything()),
             bounds="none" if support is None else support.version.value,
             broker=self.broker,
+            parked=0 if lot is None else len(lot),
+            released=0 if lot is None else lot.served,
         )
 
     async def show_openapi(self, _caller: Caller) -> dict[str, Any]:
@@ -189,6 +191,8 @@ class Operations(TerminalOperations):
         await self.jobs.close()
         await self.sessions.close_all()
         await self.terminals.close_all()
+        if self.workshop.lot is not None:
+            await self.workshop.lot.close()
 
     def _admit(self, call: schema.Call, authority: schema.Authority) -> tuple[Command, Rights]:
         return self.admission.command(call), self.admission.rights(authority, full_access=self.mode.is_allowed)

@@ -368,7 +368,10 @@ class WorkspaceList(Answer, frozen=True, kw_only=True):
 
 
 class Health(Answer, frozen=True, kw_only=True):
-    """`bounds`: by what memory, tasks and cpu of a session are bounded: v2, v1 or none (then rlimits alone)."""
+    """`bounds`: by what memory, tasks and cpu of a session are bounded: v2, v1 or none (then rlimits alone).
+
+    `parked`: sandboxes that are ready for a session; `released`: how many sessions got one so far.
+    """
 
     version: str
     started_at: Time
@@ -377,6 +380,8 @@ class Health(Answer, frozen=True, kw_only=True):
     terminals: Count
     bounds: str
     broker: str | None
+    parked: Count
+    released: Count
 
 
 class Problem(ProblemDocument, frozen=True, kw_only=True, omit_defaults=True):

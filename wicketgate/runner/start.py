@@ -43,8 +43,11 @@ from sandbox.errors import Code, LaunchError
 from sandbox.host import Host, look_at_host
 from sandbox.jobs import Jobs
 from sandbox.live import Workshop
+from sandbox.lot import Lot
 from sandbox.output import readable
+from sandbox.parked import shape_of
 from sandbox.sessions import Sessions
+from sandbox.spec import Authority
 from sandbox.terminals import Terminals
 from sandbox.workspace import ForbiddenRoots, forbidden_roots
 from wicketgate import __version__
@@ -61,6 +64,7 @@ BACKLOG = 512
 MAX_MESSAGE = 4096
 LOCK_NAME = "runner.lock"
 _LATE = (
+    "sandbox.show",
     "sandbox.seccomp.no_sockets",
     "aiohttp.web_ws",
     "aiohttp.http_websocket",
@@ -302,6 +306,7 @@ def _operations(prepared: Prepared) -> Operations:
         state=prepared.state,
         attach=None if attach is None else Path(attach),
         hidden=_own_places(prepared),
+        lot=_lot(prepared, ground),
     )
     return Operations(
         workshop=workshop,
@@ -313,6 +318,13 @@ def _operations(prepared: Prepared) -> Operations:
         version=__version__,
         broker=attach,
     )
+
+
+def _lot(prepared: Prepared, ground: Ground) -> Lot:
+    lot = Lot(ground, prepared.config.runner.parked)
+    # What is asked for first is likely to be this; other shapes are parked once they were asked for.
+    lot.want(shape_of(Authority(hidden=_own_places(prepared)), prepared.config.most()))
+    return lot
 
 
 def _own_places(prepared: Prepared) -> tuple[Path, ...]:
