@@ -32,6 +32,9 @@ _OPTIONS = (
 )
 
 
+type _Key = tuple[str, tuple[str, ...], str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     context: ssl.SSLContext
@@ -45,7 +48,7 @@ class _Entry:
 
 
 class LeafCache:
-    """Contexts by name and protocols, least recently used first out. A new signer empties it."""
+    """Contexts by name, protocols and group, least recently used first out. A new signer empties it."""
 
     __slots__ = ("_authority", "_clock", "_entries", "_key", "_limit", "_signer")
 
@@ -60,11 +63,13 @@ class LeafCache:
         self._limit = limit
         self._clock = clock
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._entries: OrderedDict[tuple[str, tuple[str, ...]], _Entry] = OrderedDict()
+        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
         self._signer = authority.id
 
-    def context_for(self, name: str, alpn: tuple[str, ...] = ()) -> ssl.SSLContext:
+    def context_for(self, name: str, alpn: tuple[str, ...] = (), group: str = "") -> ssl.SSLContext:
         """A server context with a leaf for exactly `name`, offering the protocols in this order.
+
+        With `group` (a name that OpenSSL knows) the key exchange is by it and no other: for clients that offer it.
 
         Call it only when the policy has a use for the leaf. About 1 ms on a miss, 2 µs on a hit. Raises
         `UnusableNameError` for a name that no certificate can carry, and `AuthorityError` when the clock left the
@@ -74,21 +79,23 @@ class LeafCache:
         if self._authority.id != self._signer:
             self._entries.clear()
             self._signer = self._authority.id
-        entry = self._entries.get((name, alpn))
+        key = (name, alpn, group)
+        entry = self._entries.get(key)
         if entry is None or not entry.serves(now):
-            entry = self._add(name, alpn, now)
-        self._entries.move_to_end((name, alpn))
+            entry = self._add(key, now)
+        self._entries.move_to_end(key)
         return entry.context
 
-    def _add(self, name: str, alpn: tuple[str, ...], now: datetime) -> _Entry:
+    def _add(self, key: _Key, now: datetime) -> _Entry:
+        name, alpn, group = key
         leaf = self._authority.issue(name, self._key.public_key(), now)
         certificate = leaf.certificate
         entry = _Entry(
-            context=_server_context(leaf, self._key, alpn),
+            context=_server_context(leaf, self._key, alpn, group),
             start=certificate.not_valid_before_utc,
             renew=max(certificate.not_valid_after_utc - RENEW_BEFORE, now + timedelta(minutes=1)),
         )
-        self._entries[name, alpn] = entry
+        self._entries[key] = entry
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)
         return entry
@@ -100,12 +107,14 @@ class LeafCache:
         return f"<LeafCache of {len(self._entries)} for {self._authority!r}>"
 
 
-def _server_context(leaf: Leaf, key: ec.EllipticCurvePrivateKey, alpn: tuple[str, ...]) -> ssl.SSLContext:
+def _server_context(leaf: Leaf, key: ec.EllipticCurvePrivateKey, alpn: tuple[str, ...], group: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= _OPTIONS
     context.num_tickets = 0
     context.set_ciphers(_CIPHERS)
+    if group:
+        context.set_ecdh_curve(group)
     if alpn:
         context.set_alpn_protocols(list(alpn))
     # SEC1 loads a third faster than PKCS#8

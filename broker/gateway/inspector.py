@@ -65,11 +65,11 @@ class Inspector:
         """Take over a rotation of the authority, if there was one; whether the signer changed. Raises CertsError."""
         return self._authority is not None and self._authority.reload(datetime.now(UTC))
 
-    def server_context(self, name: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
-        """A context with a leaf for exactly this name. Raises CertsError."""
+    def server_context(self, name: str, alpn: tuple[str, ...], group: str = "") -> ssl.SSLContext:
+        """A context with a leaf for exactly this name; with `group`, key exchange is by it alone. Raises CertsError."""
         self.load()
         assert self._leaves is not None
-        return self._leaves.context_for(name, alpn)
+        return self._leaves.context_for(name, alpn, group)
 
     def client_context(self, host: str, alpn: tuple[str, ...], rule: UpstreamTls = ORDINARY) -> ssl.SSLContext:
         """A context that trusts the system's roots, the configured ones and the rule's. Raises CertsError, OSError."""

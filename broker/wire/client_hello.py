@@ -6,9 +6,10 @@ lies, a repeated extension, a second name) is refused, because what is judged he
 It must not do I/O, keep state between calls or choose a rule.
 """
 
-from dataclasses import dataclass
 from struct import Struct, unpack_from
 from typing import NoReturn
+
+import msgspec
 
 from broker.policy.names import HostName, parse_host_name
 from broker.policy.reasons import Reason, Refusal
@@ -25,6 +26,8 @@ _ALPN = 16  # RFC 7301
 _PRE_SHARED_KEY = 41
 _EARLY_DATA = 42
 _SUPPORTED_VERSIONS = 43  # RFC 8446 §4.2.1
+_KEY_SHARE = 51  # RFC 8446 §4.2.8
+_X25519 = 29
 _ECH = 0xFE0D  # RFC 9849
 _ENCRYPTED_SNI = 0xFFCE  # its forerunner
 _HEADER = 4  # msg_type, uint24 length
@@ -34,9 +37,11 @@ _uint16 = Struct(">H").unpack_from
 _two_uint16 = Struct(">HH").unpack_from
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientHello:
-    """What a client offers. `ech` also holds for GREASE ECH, which cannot be told from the real one (RFC 9849 §6.2)."""
+class ClientHello(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a client offers. `ech` also holds for GREASE ECH, which cannot be told from the real one (RFC 9849 §6.2).
+
+    A struct, because one is made for every TLS connection.
+    """
 
     server_name: HostName | None
     alpn: tuple[bytes, ...]
@@ -44,6 +49,8 @@ class ClientHello:
     """As offered, in the client's order, GREASE values included; without supported_versions the one legacy version."""
     ech: bool
     early_data: bool
+    x25519: bool
+    """Whether a share for X25519 came along. It chooses between groups that are all good, so it is not judged."""
     length: int
     """Raw bytes of the hello with its record headers: what follows in the buffer is not part of it."""
 
@@ -70,6 +77,7 @@ def parse_client_hello(data: Buffer, *, limit: int = LIMIT) -> ClientHello | Non
         versions=versions,
         ech=_ECH in extensions or _ENCRYPTED_SNI in extensions,
         early_data=early_data is not None,
+        x25519=_has_share(extensions.get(_KEY_SHARE, b""), _X25519),
         length=length,
     )
 
@@ -128,6 +136,17 @@ def _parse_versions(legacy: int, extensions: dict[int, bytes]) -> tuple[int, ...
     if TLS13 not in versions and TLS12 not in versions:
         raise Refusal(Reason.TLS_VERSION, "the client offers nothing from TLS 1.2 on")
     return versions
+
+
+def _has_share(body: bytes, group: int) -> bool:
+    """Whether the list of key shares, behind its length, has one for the group."""
+    at = 2
+    while at + 4 <= len(body):
+        kind, size = _two_uint16(body, at)
+        if kind == group:
+            return True
+        at += 4 + size
+    return False
 
 
 def _parse_alpn(body: bytes) -> tuple[bytes, ...]:

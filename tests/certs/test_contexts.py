@@ -182,3 +182,17 @@ def test_the_leaf_key_touches_no_file_and_no_descriptor_stays(
         cache.context_for(f"h{number}.example")
     assert os.listdir("/proc/self/fd") == before
     assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_a_group_asked_for_is_the_only_one(authority: CertificateAuthority) -> None:
+    """A client that offered X25519 beside others gets it; one that cannot do it is never given such a context."""
+    cache = LeafCache(authority)
+    served = cache.context_for(NAME, ("http/1.1",), "X25519")
+    assert served is cache.context_for(NAME, ("http/1.1",), "X25519")
+    assert served is not cache.context_for(NAME, ("http/1.1",))
+    assert handshake(client(authority), served, NAME).client.version() == "TLSv1.3"
+    older = client(authority)
+    older.set_ecdh_curve("prime256v1")
+    assert handshake(older, cache.context_for(NAME, ("http/1.1",)), NAME).client.version() == "TLSv1.3"
+    with pytest.raises(ssl.SSLError):
+        handshake(older, served, NAME)

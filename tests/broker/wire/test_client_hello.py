@@ -134,6 +134,7 @@ def test_openssl_tls13_hello() -> None:
         versions=(TLS13, TLS12),
         ech=False,
         early_data=False,
+        x25519=True,
         length=len(REAL["tls13"]),
     )
     assert hello.server_name == "api.example.com"
@@ -150,6 +151,24 @@ def test_post_quantum_hello() -> None:
     assert hello.versions == (0x5A5A, TLS13, TLS12)
     assert hello.ech
     assert REAL["post-quantum"].index(b"api.example.com") > 1200
+
+
+@pytest.mark.parametrize(
+    ("shares", "has"),
+    [
+        ("0024001d0020" + "00" * 32, True),
+        ("0028" + "0a0a0000" + "001d0020" + "00" * 32, True),  # behind GREASE
+        ("0045" + "00170041" + "00" * 65, False),
+        ("0000", False),
+        ("", False),
+        ("00", False),
+        ("0024001d00", False),  # cut off; whoever answers this hello refuses it
+        ("ffff0017ffff", False),
+    ],
+)
+def test_a_share_for_x25519_is_seen_and_never_judged(shares: str, has: bool) -> None:
+    hello = parsed(records(build({"sni": "api.example.com", "extensions": [VERSIONS, ["0033", shares]]}), []))
+    assert hello.x25519 is has
 
 
 def test_early_data_is_seen_and_what_follows_the_hello_is_left_alone() -> None:
