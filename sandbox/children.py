@@ -20,7 +20,13 @@ class Child:
         self.pid = pid
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
-        self._pidfd = os.pidfd_open(pid)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            # What cannot be watched must not run. Nobody has waited for it, so the number still means this child.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._loop.add_reader(self._pidfd, self._reap)
 
     def send(self, number: int) -> None:

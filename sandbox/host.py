@@ -47,6 +47,10 @@ class Host:
     bwrap_fd: int
     seccomp: bytes
     layout: HostLayout
+    trusted: tuple[int, int, int] = (0, 0, 0)  # mode, size and time of the last change of what was trusted
+
+
+UNUSABLE = Host(bwrap_fd=-1, seccomp=b"", layout=HostLayout(links=(), directories=(), shared=()))
 
 
 def look_at_host(bwrap: Path = BWRAP) -> Host:
@@ -55,7 +59,27 @@ def look_at_host(bwrap: Path = BWRAP) -> Host:
         raise LaunchError(
             Code.NOT_LINUX, f"Wicketgate runs on Linux only, not on {sys.platform}.", "Run it on a Linux host."
         )
-    return Host(seccomp=read_filter(os.uname().machine), bwrap_fd=_open_trusted(bwrap), layout=_read_layout())
+    seccomp, fd = read_filter(os.uname().machine), _open_trusted(bwrap)
+    return Host(seccomp=seccomp, bwrap_fd=fd, layout=_read_layout(), trusted=_fingerprint(fd))
+
+
+def check_still_trusted(host: Host) -> None:
+    """Refuse a bubblewrap that was changed in place since it was looked at. Raises LaunchError.
+
+    One that was replaced goes on to be used as it was. Its owner cannot be told any more where a user namespace has
+    been entered; whoever else could write it would show here.
+    """
+    if _fingerprint(host.bwrap_fd) != host.trusted:
+        raise LaunchError(
+            Code.UNTRUSTED_BWRAP,
+            "The opened bubblewrap was changed in place since it was looked at.",
+            "Reinstall the distribution's bubblewrap, then start the runner again.",
+        )
+
+
+def _fingerprint(fd: int) -> tuple[int, int, int]:
+    found = os.fstat(fd)
+    return found.st_mode, found.st_size, found.st_mtime_ns
 
 
 def read_filter(machine: str) -> bytes:

@@ -71,18 +71,20 @@ def launch(
     CLONE_NEWPID since its last child. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
     descriptors of the caller; of the first three, what it does not name is inherited.
     """
-    with contextlib.ExitStack() as files:
-        child, status_fd = _prepare(plan, bwrap_fd, seccomp, files)
+    with contextlib.ExitStack() as files, contextlib.ExitStack() as ours:
+        child, status_fd = _prepare(plan, bwrap_fd, seccomp, files, ours)
         child.stdio = stdio or {}
-        release_fd = _hold(child, files) if held else -1
+        release_fd = _hold(child, files, ours) if held else -1
         pid = os.fork()
         if pid == 0:
             _become_bwrap(child)
+        ours.pop_all()
     return Launched(pid=pid, status_fd=status_fd, release_fd=release_fd)
 
 
-def _hold(child: _Child, files: contextlib.ExitStack) -> int:
+def _hold(child: _Child, files: contextlib.ExitStack, ours: contextlib.ExitStack) -> int:
     waits, release_fd = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, release_fd)
     files.callback(os.close, waits)
     # Opened for both directions it is its own writer: should we be killed now, it reads no end of file and stays held.
     block = _high(os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC))
@@ -92,7 +94,10 @@ def _hold(child: _Child, files: contextlib.ExitStack) -> int:
     return release_fd
 
 
-def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitStack) -> tuple[_Child, int]:
+def _prepare(
+    plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitStack, ours: contextlib.ExitStack
+) -> tuple[_Child, int]:
+    """`files` are closed when the child has its own, `ours` where there is no child."""
     keep: set[int] = set()
 
     def supply(content: bytes) -> int:
@@ -106,6 +111,7 @@ def _prepare(plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitSt
     parent = os.pidfd_open(os.getpid())
     files.callback(os.close, parent)
     status_fd, report_fd = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, status_fd)
     report_fd = _high(report_fd)
     files.callback(os.close, report_fd)
     keep.add(report_fd)

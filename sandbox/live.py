@@ -144,7 +144,7 @@ async def open_live(
         built = _release(workshop, parked, spec, rights, streams)
         if built is None:
             built = _build(workshop, spec, rights, cable, streams)
-        child = Child(built.launched.pid) if parked is None or built is not parked.built else parked.child
+        child = parked.child if parked is not None and built is parked.built else _watch(built)
     except BaseException:
         if cable is not None:
             await cable.take_up()
@@ -152,6 +152,15 @@ async def open_live(
     if workshop.lot is not None:
         workshop.lot.want(shape_of(spec.authority, rights.limits))
     return Live(id=identity, rights=rights, built=built, child=child, cable=cable)
+
+
+def _watch(built: Built) -> Child:
+    try:
+        return Child(built.launched.pid)
+    except OSError:  # it was killed for that
+        os.close(built.launched.status_fd)
+        built.settle()
+        raise
 
 
 def _take(workshop: Workshop, call: Call, rights: Rights) -> Parked | None:

@@ -1,5 +1,6 @@
 """A command's three streams: made for its launch, or taken from a parked sandbox, for which they were made ahead."""
 
+import contextlib
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -11,9 +12,16 @@ from sandbox.output import Budget, Pipe, feed
 class Ready:
     """Pipes of which a parked sandbox has the far ends; nobody else ever had either. What is not taken is closed."""
 
-    out: Pipe = field(default_factory=Pipe)
-    err: Pipe = field(default_factory=Pipe)
-    stdin: tuple[int, int] = field(default_factory=lambda: os.pipe2(os.O_CLOEXEC))
+    out: Pipe = field(init=False)
+    err: Pipe = field(init=False)
+    stdin: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        with contextlib.ExitStack() as undo:  # the second may fail for want of descriptors
+            self.out = _made(undo)
+            self.err = _made(undo)
+            self.stdin = os.pipe2(os.O_CLOEXEC)
+            undo.pop_all()
 
     def close(self) -> None:
         """Close what is left."""
@@ -30,17 +38,20 @@ class Streams:
     content: bytes
     budget: Budget
     merged: bool = False
-    out: Pipe = field(default_factory=Pipe)
+    out: Pipe = field(init=False)
     err: Pipe | None = None
     _stdin: tuple[int, int] = (-1, -1)
 
     def __post_init__(self) -> None:
-        if not self.merged:
-            self.err = Pipe()
-        if self.content:
-            self._stdin = os.pipe2(os.O_CLOEXEC)
-        else:
-            self._stdin = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+        with contextlib.ExitStack() as undo:
+            self.out = _made(undo)
+            if not self.merged:
+                self.err = _made(undo)
+            if self.content:
+                self._stdin = os.pipe2(os.O_CLOEXEC)
+            else:
+                self._stdin = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+            undo.pop_all()
 
     @property
     def stdio(self) -> dict[int, int]:
@@ -77,6 +88,12 @@ class Streams:
         if self.content:
             self._stdin, ready.stdin = ready.stdin, (-1, -1)
         ready.close()
+
+
+def _made(undo: contextlib.ExitStack) -> Pipe:
+    pipe = Pipe()
+    undo.callback(pipe.close)
+    return pipe
 
 
 def _close(pair: tuple[int, int]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.runs import until
+from tests.tree import ROOT
 from wicketgate.runner.client import Runner
 
 FALLBACK_ID = 64321  # who serves where root starts it and no account is made for it
@@ -36,6 +37,8 @@ class Daemon:
     extra: str = ""
     limits: str = ""
     access: str = ""
+    prefix: tuple[str, ...] = ()  # words that change what it runs on, and then are it
+    program: tuple[str, ...] = ("-m", "wicketgate")
     process: "subprocess.Popen[bytes] | None" = None
     workspaces: list[Path] = field(default_factory=list)
 
@@ -72,9 +75,9 @@ class Daemon:
         return config
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "wicketgate", "runner", "--config", str(self.write_config())]
+        words = (*self.prefix, sys.executable, *self.program, "runner", "--config", str(self.write_config()))
         with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until(self._answers)
 
     def _answers(self) -> bool:

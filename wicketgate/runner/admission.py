@@ -14,6 +14,7 @@ from sandbox.rights import Command, Rights
 from sandbox.spec import Mode, Network
 from sandbox.workspace import ForbiddenRoots, Workspace, recall_choice, validate_workspace
 from wicketgate.runner.faults import Fault
+from wicketgate.runner.readiness import Readiness
 from wicketgate.runner.schema import MAX_SCRIPT, Authority, Call, LimitsAsked
 
 BASH = ("/bin/bash", "-c")
@@ -28,6 +29,7 @@ class Admission:
     most: Limits
     forbidden: ForbiddenRoots
     state: Path
+    ready: Readiness
 
     def command(self, call: Call) -> Command:
         """The command of a call. Raises ApiError."""
@@ -43,7 +45,10 @@ class Admission:
         )
 
     def rights(self, authority: Authority, *, full_access: bool) -> Rights:
-        """The rights of an authority. Raises ApiError and WorkspaceError. `full_access`: whether it is allowed now."""
+        """The rights of an authority, for a launch. Raises ApiError, WorkspaceError and LaunchError.
+
+        `full_access`: whether it is allowed now.
+        """
         network = Network(authority.network)
         if authority.grant is not None and network is not Network.BROKERED:
             raise ApiError(
@@ -55,6 +60,7 @@ class Admission:
         if mode is Mode.FULL_ACCESS and not full_access:
             cure = "An administrator has to allow it first; nothing was started instead."
             raise ApiError(Fault.FULL_ACCESS_OFF, cure, field="authority.mode")
+        self.ready.check()
         return Rights(
             workspace=self._workspace(authority),
             network=network,

@@ -1,5 +1,6 @@
 """What the runner's API refuses beside what any request can meet, and what a refused launch or workspace means."""
 
+import errno
 from typing import Final
 
 from broker.api.faults import AnyFault, ApiError, FaultKind
@@ -20,6 +21,7 @@ class Fault(AnyFault):
     BUSY: Final = FaultKind("busy", 409, "It is not possible in the present state.")
     SESSION_OVER: Final = FaultKind("session_over", 409, "The session has ended.")
     TOO_MANY: Final = FaultKind("too_many", 429, "Too many of these exist.")
+    EXHAUSTED: Final = FaultKind("exhausted", 503, "The runner has reached a limit of this machine.")
     NOT_LAUNCHED: Final = FaultKind(
         "not_launched", 503, "The sandbox could not be established, so nothing was executed."
     )
@@ -33,6 +35,12 @@ _OF_LAUNCH = {
     Code.SESSION_OVER: Fault.SESSION_OVER,
     Code.TOO_MANY: Fault.TOO_MANY,
 }
+
+
+# Descriptors, memory, processes, disk: nothing that the request or this program has done wrong.
+_EXHAUSTED = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS}
+)
 
 
 class WorkspaceApiError(ApiError):
@@ -54,6 +62,9 @@ def as_refusal(error: Exception) -> ApiError | None:
             return from_launch(error)
         case WorkspaceError():
             return from_workspace(error)
+        case OSError(errno=code) if code in _EXHAUSTED:
+            cure = "Stop something, or give the runner more; nothing was started."
+            return ApiError(Fault.EXHAUSTED, f"The kernel refuses it: {error.strerror}. {cure}")
     return None
 
 

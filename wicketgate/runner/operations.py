@@ -170,7 +170,7 @@ class Operations(TerminalOperations):
         return schema.WorkspaceList(root=None if root is None else str(root), names=list(names))
 
     async def show_health(self, _caller: Caller) -> schema.Health:
-        support, lot = self.workshop.ground.support, self.workshop.lot
+        support, lot, problem = self.workshop.ground.support, self.workshop.lot, self.admission.ready.problem()
         return schema.Health(
             version=self.version,
             started_at=_time(self.started_at),
@@ -178,6 +178,7 @@ class Operations(TerminalOperations):
             jobs_running=sum(job.state is JobOutcome.RUNNING for job in self.jobs.everything()),
             terminals=len(self.terminals.everything()),
             bounds="none" if support is None else support.version.value,
+            refused=None if problem is None else str(problem.code),
             broker=self.broker,
             parked=0 if lot is None else len(lot),
             released=0 if lot is None else lot.served,

@@ -11,10 +11,11 @@ _LAUNCH: Final = (
     Fault.BAD_WORKSPACE,
     Fault.FULL_ACCESS_OFF,
     Fault.TOO_MANY,
+    Fault.EXHAUSTED,
     Fault.NOT_LAUNCHED,
 )
 _ONE: Final = (Fault.UNKNOWN_ID,)
-_IN_ONE: Final = (Fault.UNKNOWN_ID, Fault.SESSION_OVER, Fault.NOT_LAUNCHED)
+_IN_ONE: Final = (Fault.UNKNOWN_ID, Fault.SESSION_OVER, Fault.EXHAUSTED, Fault.NOT_LAUNCHED)
 
 ROUTES: Final = (
     get("/v1/health", "show_health", "Whether the runner serves, and by what it bounds sessions", schema.Health),

@@ -371,6 +371,7 @@ class Health(Answer, frozen=True, kw_only=True):
     """`bounds`: by what memory, tasks and cpu of a session are bounded: v2, v1 or none (then rlimits alone).
 
     `parked`: sandboxes that are ready for a session; `released`: how many sessions got one so far.
+    `refused`: the code with which every launch is refused now, null where sandboxes can be started.
     """
 
     version: str
@@ -382,6 +383,7 @@ class Health(Answer, frozen=True, kw_only=True):
     broker: str | None
     parked: Count
     released: Count
+    refused: str | None
 
 
 class Problem(ProblemDocument, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,7 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -40,7 +40,7 @@ from netns import joining, kernel, mounts
 from sandbox import cgroups
 from sandbox.construct import Ground, Namespaces
 from sandbox.errors import Code, LaunchError
-from sandbox.host import Host, look_at_host
+from sandbox.host import UNUSABLE, look_at_host
 from sandbox.jobs import Jobs
 from sandbox.live import Workshop
 from sandbox.lot import Lot
@@ -59,6 +59,8 @@ from wicketgate.runner.gate import Admitted, Gate, decode_peer
 from wicketgate.runner.mode import FullAccess
 from wicketgate.runner.openapi import openapi_document
 from wicketgate.runner.operations import Operations
+from wicketgate.runner.readiness import Readiness
+from wicketgate.speech import say
 
 BACKLOG = 512
 MAX_MESSAGE = 4096
@@ -84,7 +86,7 @@ class Prepared:
     config: RunnerConfig
     state: Path
     runtime: Path
-    host: Host
+    ready: Readiness
     groups: cgroups.Support
     forbidden: ForbiddenRoots
     admitted: Admitted
@@ -135,7 +137,7 @@ def _prepare(file: str) -> Prepared:
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be made: {error.strerror}.") from error
     admitted = _admitted(config, identity, source)
-    host = look_at_host()
+    ready = _look()
     _preload()
     groups = cgroups.claim(cgroups.detect(), uid=identity.uid, gid=identity.gid)
     if groups.made:
@@ -145,7 +147,7 @@ def _prepare(file: str) -> Prepared:
         config=config,
         state=state,
         runtime=runtime,
-        host=host,
+        ready=ready,
         groups=groups.support,
         forbidden=forbidden_roots(
             uid=identity.uid,
@@ -155,6 +157,13 @@ def _prepare(file: str) -> Prepared:
         ),
         admitted=admitted,
     )
+
+
+def _look() -> Readiness:
+    try:
+        return Readiness(host=look_at_host())
+    except LaunchError as error:
+        return Readiness(host=None, refused=error)
 
 
 def _preload() -> None:
@@ -241,7 +250,9 @@ def _be_runner(prepared: Prepared, channel: socket.socket, gate: int) -> NoRetur
     status = 1
     try:
         os.setsid()  # a terminal that the gate was started on is nobody's in here
-        _enter_namespaces(gate)
+        prepared = replace(prepared, ready=_enter_namespaces(prepared.ready, gate))
+        if (problem := prepared.ready.problem()) is not None:
+            say(f"no sandbox is started here: {problem}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(prepared, channel))
         status = 0
@@ -254,25 +265,31 @@ def _be_runner(prepared: Prepared, channel: socket.socket, gate: int) -> NoRetur
     os._exit(status)
 
 
-def _enter_namespaces(gate: int) -> None:
+def _enter_namespaces(ready: Readiness, gate: int) -> Readiness:
+    """Enter them; where the kernel refuses, no sandbox is ever started, which is what is returned."""
+    entered = True
     try:
         kernel.enter_user_namespace(
             os.CLONE_NEWNS | os.CLONE_NEWPID | os.CLONE_NEWNET | os.CLONE_NEWIPC | os.CLONE_NEWUTS
         )
     except OSError as error:
-        raise LaunchError(
+        entered = False
+        refused = LaunchError(
             Code.NO_USER_NAMESPACES,
             f"The kernel refuses a user namespace ({kernel.explain_namespaces(error)}).",
-            "`wicketgate doctor` names the layer that forbids it and what to change.",
-        ) from error
+            "`wicketgate doctor` names the layer that forbids it and what to change; then start the runner again.",
+        )
+        ready = Readiness(host=ready.host, refused=ready.refused or refused)
     kernel.die_with_parent()
     if joining.has_ended(gate):
         os._exit(1)  # it died before the line above took effect
     os.close(gate)
-    joining.become_first_process()
-    mounts.mount_processes()
+    if entered:
+        joining.become_first_process()
+        mounts.mount_processes()
     # Whatever a payload may find out about its user's other processes, this one tells nothing.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    return ready
 
 
 async def _serve(prepared: Prepared, channel: socket.socket) -> None:
@@ -299,7 +316,7 @@ def _operations(prepared: Prepared) -> Operations:
         net=os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC),
     )
     support = prepared.groups
-    ground = Ground(host=prepared.host, state=prepared.state, support=support, namespaces=namespaces)
+    ground = Ground(host=prepared.ready.host or UNUSABLE, state=prepared.state, support=support, namespaces=namespaces)
     attach = prepared.config.runner.attach
     workshop = Workshop(
         ground=ground,
@@ -310,7 +327,9 @@ def _operations(prepared: Prepared) -> Operations:
     )
     return Operations(
         workshop=workshop,
-        admission=Admission(most=prepared.config.most(), forbidden=prepared.forbidden, state=prepared.state),
+        admission=Admission(
+            most=prepared.config.most(), forbidden=prepared.forbidden, state=prepared.state, ready=prepared.ready
+        ),
         terminals=Terminals(workshop, time.time),
         mode=FullAccess(),
         sessions=Sessions(workshop, time.time),
@@ -321,7 +340,7 @@ def _operations(prepared: Prepared) -> Operations:
 
 
 def _lot(prepared: Prepared, ground: Ground) -> Lot:
-    lot = Lot(ground, prepared.config.runner.parked)
+    lot = Lot(ground, prepared.config.runner.parked if prepared.ready.refused is None else 0)
     # What is asked for first is likely to be this; other shapes are parked once they were asked for.
     lot.want(shape_of(Authority(hidden=_own_places(prepared)), prepared.config.most()))
     return lot

@@ -9,6 +9,7 @@ import pytest
 
 from broker.api.decoding import decode_body
 from broker.api.faults import ApiError
+from sandbox.host import look_at_host
 from sandbox.limits import Limits
 from sandbox.rights import stored_limits, stored_network
 from sandbox.spec import Network
@@ -16,13 +17,14 @@ from sandbox.workspace import ForbiddenRoots
 from wicketgate.runner import schema
 from wicketgate.runner.admission import Admission
 from wicketgate.runner.faults import Fault
+from wicketgate.runner.readiness import Readiness
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases" / "runner_hostile_calls.toml").read_text())["case"]
 
 
 @pytest.fixture
 def admission(tmp_path: Path) -> Admission:
-    return Admission(most=Limits(), forbidden=ForbiddenRoots(), state=tmp_path)
+    return Admission(most=Limits(), forbidden=ForbiddenRoots(), state=tmp_path, ready=Readiness(host=look_at_host()))
 
 
 def admit(admission: Admission, body: bytes) -> Any:
