@@ -56,12 +56,14 @@ LAUNCHER: Final = "sandbox.launch"
 FORKS: Final = {
     "sandbox.cgroups.claim": "what undoes the claim outlives the server",
     "sandbox.ownership": "a user namespace exists only while a process is in it",
+    "sandbox.protect.keeper": "what cleans up after a killed server outlives it",
     "netns.joining": "the first process of a pid namespace",
     "sandbox.doctor_probes": "each attempt in a child that ends with what it made",
     "sandbox.doctor_wholes": "a whole sandbox in a child that ends with it",
     "wicketgate.runner.start": "the gate and the runner",
     "wicketgate.brokered": "the broker of a run without a daemon",
     "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",
+    "wicketgate.fork_server": "the broker's workers, and the process that forks them",
 }
 STARTS_PROCESSES: Final = re.compile(
     r"(os\.(exec\w+|forkpty|posix_spawn\w*|spawn\w+|system|popen)|pty\.(fork|spawn)|asyncio\.create_subprocess\w+"

@@ -1,9 +1,11 @@
 """`wicketgate broker`: everything that has to be done before the broker serves, in the only order that works.
 
 Read the configuration and look up accounts as whoever started it; become the serving user; check state, lock and open
-the sockets; start the door, which stays outside; enter the user namespace and give up every right; serve.
+the sockets; start the door, which stays outside; enter the user namespace and give up every right; start the process
+that forks workers; serve.
 """
 
+import gc
 import grp
 import os
 import pwd
@@ -15,14 +17,16 @@ from pathlib import Path
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditDirectoryError
 from broker.audit.location import NoStateDirectory, default_state_dir
-from broker.control.config import Account, Allowed, BrokerConfig, parse_config
+from broker.control.config import MAX_WORKERS, Account, Allowed, BrokerConfig, parse_config
 from broker.control.daemon import Daemon, StartError, preload_daemon
 from broker.control.door import Access
 from broker.control.places import SOCKET_NAMES, NoRuntimeDirectory, default_runtime_dir
 from broker.policy.load import read_trusted
+from broker.workers.worker import Settings
 from netns import kernel
 from wicketgate import __version__
 from wicketgate.doorway import listen, open_door, take_lock
+from wicketgate.fork_server import start_fork_server
 from wicketgate.identity import Identity, prepare_state, serving_identity
 
 MAX_CERTIFICATES = 4 << 20
@@ -46,19 +50,22 @@ def run_broker(file: str) -> None:
     runtime = prepared.runtime
     lock = take_lock(runtime)
     listeners = listen(runtime, prepared.access, prepared.identity.uid)
-    door = open_door(listeners, prepared.access, prepared.config.policy, lock)
     config = prepared.config
+    door = open_door(listeners, prepared.access, config.policy, lock)
+    confined = _confine()
+    served = Settings(state=prepared.state, sync=config.sync, certificates=prepared.certificates, fixed=config.fixed)
     daemon = Daemon(
         policy=config.policy,
         state=prepared.state,
         door=door,
+        fork_server=start_fork_server(served, foreign=(door.fileno(), lock)),
+        workers=config.workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS),
         version=__version__,
-        user_namespace=_confine(),
+        user_namespace=confined,
         sockets=tuple(runtime / name for name in SOCKET_NAMES.values()),
         sync=config.sync,
         certificates=prepared.certificates,
         grants=config.grants,
-        fixed=config.fixed,
     )
     daemon.run()
 
@@ -79,8 +86,9 @@ def _prepare(file: str) -> Prepared:
         _prepare_runtime(runtime, identity)
     except OSError as error:
         raise StartError(f"{error.filename} cannot be made: {error.strerror}.") from error
-    if not identity.is_current:
-        preload_daemon()
+    preload_daemon()  # once, for all processes to come; the serving user may be unable to read this interpreter
+    gc.collect()
+    gc.freeze()  # a collection must not write to, and so copy, the pages that all these processes share
     identity.become()
     try:
         os.close(open_directory(state))

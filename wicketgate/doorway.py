@@ -3,18 +3,14 @@
 import contextlib
 import fcntl
 import os
-import select
-import signal
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 from broker.control.daemon import StartError
 from broker.control.door import ATTACH, CONTROL, Access, Door
 from broker.control.places import LOCK_NAME, SOCKET_NAMES
-from netns import kernel
+from wicketgate.child import go_on_as
 
 BACKLOG = 512
 _TYPES = {CONTROL: socket.SOCK_STREAM, ATTACH: socket.SOCK_SEQPACKET}
@@ -82,29 +78,9 @@ def open_door(
     if os.fork() == 0:
         near.close()
         os.close(lock)
-        _be_door(Door(far, listeners, access, policy), parent)
+        go_on_as("the broker's door", parent, Door(far, listeners, access, policy).run)
     far.close()
     os.close(parent)
     for listener in listeners.values():
         listener.close()
     return near
-
-
-def _be_door(door: Door, parent: int) -> NoReturn:
-    status = 1
-    try:
-        # It ends when the broker does: a service manager's signals are for the broker, which ends cleanly.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        kernel.drop_capabilities(bounding=False)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # the broker has the same user: it must not be able to steer this one
-        kernel.die_with_parent()
-        if not select.select([parent], [], [], 0)[0]:
-            door.run()
-        status = 0
-    except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"wicketgate: the broker's door failed: {type(error).__name__}: {error}\n")
-            sys.stderr.flush()
-    os._exit(status)

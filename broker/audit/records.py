@@ -31,9 +31,12 @@ class Event(StrEnum):
 
     START = "start"  # session
     END = "end"  # session
+    LOST = "lost"  # session: its worker has died, and with it what was open
     LOADED = "loaded"  # policy
     RELOAD_FAILED = "reload_failed"  # policy
     FLAG = "flag"  # policy: egress turned on or off, detail says which
+    WORKER_STARTED = "worker_started"  # policy: detail says which, and the id of its log
+    WORKER_ENDED = "worker_ended"  # policy: detail says which, how, and how many sessions were lost
     ISSUED = "issued"  # grant
     REFUSED = "refused"  # grant: asked for and not issued; policy: somebody who may not use a socket
     REVOKED = "revoked"  # grant

@@ -1,9 +1,11 @@
-"""Parse a policy beside a loop that goes on serving: a large file takes seconds, and whoever has a tunnel open must not
-notice. Reads nothing and decides nothing: what is a policy is `broker.policy.document`'s business.
+"""Parse a policy, or carry one to another process, beside a loop that goes on serving: a large file takes seconds, and
+whoever has a tunnel open must not notice. Reads nothing and decides nothing: what is a policy is
+`broker.policy.document`'s business.
 """
 
 import asyncio
 import gc
+import pickle  # only from the daemon to the workers that it has forked
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,21 @@ async def parse_aside(text: str, source: str) -> Policy:
     """`parse_policy` with this machine's presets. Raises `PolicyError`."""
     with _giving_way():
         return await asyncio.to_thread(parse_policy, text, source=source, machine=local_machine())
+
+
+async def freeze_aside(policy: Policy) -> bytes:
+    """A policy as bytes for `thaw_aside` in another process of this broker, which gets the same, index included."""
+    with _giving_way():
+        return await asyncio.to_thread(pickle.dumps, policy, pickle.HIGHEST_PROTOCOL)
+
+
+async def thaw_aside(frozen: bytes) -> Policy:
+    """The policy that `freeze_aside` of this broker's daemon made. Never for bytes from anywhere else."""
+    with _giving_way():
+        policy = await asyncio.to_thread(pickle.loads, frozen)
+    if not isinstance(policy, Policy):
+        raise TypeError("no policy")
+    return policy
 
 
 async def let_go(policies: list[Policy]) -> None:

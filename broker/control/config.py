@@ -23,7 +23,8 @@ from broker.policy.toml_lines import locate
 FORMAT_VERSION: Final = 1
 DAY: Final = 86_400
 _TABLES: Final = ("version", "broker", "control", "attach", "grants", "resolve")
-_BROKER_KEYS: Final = ("policy", "state", "runtime", "sync", "cacert")
+_BROKER_KEYS: Final = ("policy", "state", "runtime", "sync", "cacert", "workers")
+MAX_WORKERS: Final = 64
 _SOCKET_KEYS: Final = ("users", "groups")
 # Lowest and highest value of each number of [grants], with its default.
 _GRANT_KEYS: Final[dict[str, tuple[int, int, int]]] = {
@@ -61,13 +62,16 @@ class GrantLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The whole file. `state` and `runtime` are `None` for the places that are usual for the user who starts it."""
+    """The whole file. `state` and `runtime` are `None` for the places that are usual for the user who starts it, and
+    `workers` for one a core.
+    """
 
     policy: str
     state: str | None = None
     runtime: str | None = None
     sync: SyncPolicy = SyncPolicy.INTERVAL
     cacert: tuple[str, ...] = ()
+    workers: int | None = None
     control: Allowed = field(default_factory=Allowed)
     attach: Allowed = field(default_factory=Allowed)
     grants: GrantLimits = field(default_factory=GrantLimits)
@@ -91,6 +95,7 @@ def parse_config(text: str, *, source: str) -> BrokerConfig:
         runtime=_path(broker, "runtime"),
         sync=broker.choice("sync", SyncPolicy, SyncPolicy.INTERVAL) or SyncPolicy.INTERVAL,
         cacert=_certificates(broker),
+        workers=_number(broker, "workers", 1, MAX_WORKERS, 2) if "workers" in broker.values else None,
         control=_allowed(top, "control"),
         attach=_allowed(top, "attach"),
         grants=_grants(top),
@@ -172,13 +177,17 @@ def _grants(top: Section) -> GrantLimits:
     section = _table(top, "grants", tuple(_GRANT_KEYS))
     values: dict[str, int] = {}
     for key, (low, high, default) in _GRANT_KEYS.items():
-        value = section.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            expected = f"a whole number from {low} to {high}"
-            section.wrong(Mistake(f"{key} is {quote(value)}", expected, f"{key} = {default}"), key)
-        else:
-            values[key] = value
+        values[key] = _number(section, key, low, high, default)
     return GrantLimits(**values)
+
+
+def _number(section: Section, key: str, low: int, high: int, default: int) -> int:
+    value = section.values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        expected = f"a whole number from {low} to {high}"
+        section.wrong(Mistake(f"{key} is {quote(value)}", expected, f"{key} = {default}"), key)
+        return default
+    return value
 
 
 def _fixed(top: Section) -> dict[Authority, tuple[Address, ...]]:

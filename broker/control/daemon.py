@@ -1,7 +1,8 @@
 """The broker as a daemon: what it holds, in which order it starts and ends, and what it does from time to time.
 
-It is started with everything that needs a right done already: identity, namespace, sockets, the door. It asks for
-nothing that could fail for want of one.
+It holds policy, grants and the control API; sessions are served by its workers (`broker.workers`). It is started with
+everything that needs a right done already: identity, namespace, sockets, the other processes. It asks for nothing that
+could fail for want of one.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import ssl
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,26 +33,22 @@ from broker.control.door import ATTACH, CONTROL, Peer, Refused
 from broker.control.door_side import DoorSide
 from broker.control.grants import GrantBook
 from broker.control.notify import notify
-from broker.control.operations import Operations, with_flag
+from broker.control.operations import Operations
 from broker.control.store import Store, StoreError
-from broker.gateway.attach import AttachConnection
-from broker.gateway.broker import Broker
 from broker.gateway.inspector import Inspector
-from broker.gateway.resolve import Resolver, make_absolute
 from broker.gateway.serve import preload, raise_descriptors
-from broker.policy.addresses import Address
-from broker.policy.authority import Authority
 from broker.policy.document import parse_policy
 from broker.policy.load import local_machine
 from broker.policy.problems import PolicyError
+from broker.workers.chores import AUTHORITY_SECONDS, SYNC_SECONDS, again
+from broker.workers.pool import WorkerPool
+from broker.workers.reception import Reception
+from broker.workers.starter import Starter
 from certs.errors import CertsError
 from certs.store import authority_directory
 
-SYNC_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 5.0
-AUTHORITY_SECONDS: Final = 60.0
 PRUNE_SECONDS: Final = 3600.0
-UNUSED_SECONDS: Final = 60.0  # for a runner to attach a session on its connection
 RETURN_SECONDS: Final = 600.0  # for the sessions of a former broker to attach again
 
 
@@ -87,7 +84,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """What a daemon is started with. `door` is this side of the channel to the door process.
+    """What a daemon is started with. `door` and `fork_server` are this side of the channels to these processes.
 
     `sockets` are the paths that are taken away at a clean end.
     """
@@ -95,19 +92,19 @@ class Daemon:
     policy: str
     state: Path
     door: socket.socket
+    fork_server: socket.socket
+    workers: int
     version: str
     user_namespace: bool
     sockets: tuple[Path, ...] = ()
     sync: SyncPolicy = SyncPolicy.INTERVAL
     certificates: tuple[bytes, ...] = ()
     grants: GrantLimits = field(default_factory=GrantLimits)
-    fixed: Mapping[Authority, tuple[Address, ...]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises `StartError`, or `ConnectionError` when the door has gone."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy that could be replaced
         raise_descriptors()
-        make_absolute()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(self))
 
@@ -118,20 +115,25 @@ async def _serve(daemon: Daemon) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     door = DoorSide(daemon.door)
+    starter = Starter(daemon.fork_server)
     async with contextlib.AsyncExitStack() as undo:
-        operations = await _prepare(daemon, door, undo)
+        undo.callback(starter.close)
+        inspector = Inspector(authority_directory(daemon.state), daemon.certificates)
+        operations = await _prepare(daemon, door, starter, inspector, undo)
         control = control_server(operations, loop)
         undo.push_async_callback(control.close)
-        tasks: set[asyncio.Task[None]] = set()
-        _open(door, operations, control, tasks)
+        _open(door, operations, inspector, control)
         undo.callback(door.close)
         async with asyncio.TaskGroup() as group:
             reload = asyncio.Event()
-            chores = [group.create_task(chore) for chore in (*_chores(operations), _reload_when(reload, operations))]
+            chores = [
+                group.create_task(chore)
+                for chore in (*_chores(operations, inspector), _reload_when(reload, operations))
+            ]
             loop.add_signal_handler(signal.SIGHUP, reload.set)
             notify("READY=1")
             print(f"wicketgate: the broker serves: {_summary(daemon, operations)}", file=sys.stderr, flush=True)
-            waits = [asyncio.ensure_future(one.wait()) for one in (stop, door.gone)]
+            waits = [asyncio.ensure_future(one.wait()) for one in (stop, door.gone, starter.gone)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             notify("STOPPING=1")
             operations.stopping = True
@@ -140,17 +142,21 @@ async def _serve(daemon: Daemon) -> None:
         for path in daemon.sockets if stop.is_set() else ():
             path.unlink(missing_ok=True)
     if not stop.is_set():
-        raise ConnectionError("the process that lets peers in has ended, so the broker ends too")
+        does = "lets peers in" if door.gone.is_set() else "starts workers"
+        raise ConnectionError(f"the process that {does} has ended, so the broker ends too")
 
 
 def _summary(daemon: Daemon, operations: Operations) -> str:
     policy = operations.policy
-    state = "on" if operations.broker.policy.enabled else "off"
+    state = "on" if operations.in_force.enabled else "off"
     places = ", ".join(map(str, daemon.sockets))
-    return f"policy {policy.version} with {len(policy.rules)} rules, egress {state}, at {places}"
+    workers = f"{daemon.workers} worker{'s' if daemon.workers > 1 else ''}"
+    return f"policy {policy.version} with {len(policy.rules)} rules, egress {state}, {workers}, at {places}"
 
 
-async def _prepare(daemon: Daemon, door: DoorSide, undo: contextlib.AsyncExitStack) -> Operations:
+async def _prepare(
+    daemon: Daemon, door: DoorSide, starter: Starter, inspector: Inspector, undo: contextlib.AsyncExitStack
+) -> Operations:
     """Everything that must stand before anybody is let in. Raises `StartError`."""
     try:
         text = await door.read_policy()
@@ -158,26 +164,16 @@ async def _prepare(daemon: Daemon, door: DoorSide, undo: contextlib.AsyncExitSta
         store = Store(daemon.state)
         book = GrantBook(store, daemon.grants, time.time)
         undo.callback(book.close)
-        directory = audit_directory(daemon.state)
-        log = AuditLog.open(directory, sync=daemon.sync)
-        inspector = Inspector(authority_directory(daemon.state), daemon.certificates)
-        inspector.warm()
+        log = AuditLog.open(audit_directory(daemon.state), sync=daemon.sync)
+        undo.callback(_finish, log)
+        inspector.load()  # so that workers find an authority
     except PolicyError as error:
         raise StartError(f"The policy is refused.\n{PolicyError(daemon.policy, error.problems)}") from error
     except (StoreError, AuditError, CertsError) as error:
         raise StartError(str(error)) from error
-    broker = Broker(
-        asyncio.get_running_loop(),
-        policy=policy if store.switched_on else with_flag(policy, enabled=False),
-        log=log,
-        log_location=str(directory),
-        resolver=Resolver(policy.limits, daemon.fixed),
-        inspector=inspector,
-        find_meter=book.find_meter,
-    )
-    undo.callback(broker.close, sign=True)
     operations = Operations(
-        broker=broker,
+        workers=WorkerPool(starter, book, daemon.workers),
+        log=log,
         book=book,
         store=store,
         policy=policy,
@@ -187,11 +183,22 @@ async def _prepare(daemon: Daemon, door: DoorSide, undo: contextlib.AsyncExitSta
         user_namespace=daemon.user_namespace,
     )
     operations.record_start()
+    undo.push_async_callback(operations.workers.stop)
+    await operations.workers.switch(on=store.switched_on)
+    await operations.workers.take_policy(policy)
+    if not await operations.workers.start():
+        raise StartError("A worker of the broker ended before it served; its own words are above.")
     return operations
 
 
-def _open(door: DoorSide, operations: Operations, control: ApiServer, tasks: set[asyncio.Task[None]]) -> None:
+def _finish(log: AuditLog) -> None:
+    with contextlib.suppress(AuditUnavailable):
+        log.close(sign=True)
+
+
+def _open(door: DoorSide, operations: Operations, inspector: Inspector, control: ApiServer) -> None:
     """From here on peers come in."""
+    tasks: set[asyncio.Task[None]] = set()
 
     def admit(peer: Peer, connection: socket.socket) -> None:
         if peer.role == CONTROL:
@@ -200,21 +207,18 @@ def _open(door: DoorSide, operations: Operations, control: ApiServer, tasks: set
             task.add_done_callback(tasks.discard)
         elif peer.role == ATTACH:
             operations.attached += 1
-            operations.broker.reactor.run(lambda: _attach(operations.broker, connection))
+            _receive(connection, inspector, operations.workers)
 
     door.on_peer = admit
     door.on_refused = lambda refused: operations.record_peer_refused(refused.role, _caller(refused), refused.count)
 
 
-def _attach(broker: Broker, connection: socket.socket) -> None:
+def _receive(connection: socket.socket, inspector: Inspector, workers: WorkerPool) -> None:
     try:
-        lease = AttachConnection(broker, connection)
+        Reception(connection, inspector.authority_pem(), workers.place)
     except (OSError, CertsError) as error:  # it has gone already, or cannot be greeted
         print(f"wicketgate: a runner could not be greeted: {error}", file=sys.stderr, flush=True)
         connection.close()
-        return
-    lease.on_event(0)
-    broker.reactor.later(UNUSED_SECONDS, lease.close_unused)
 
 
 def _caller(peer: Peer | Refused) -> Caller:
@@ -235,47 +239,29 @@ async def _reload_when(asked: asyncio.Event, operations: Operations) -> None:
         notify("READY=1")
 
 
-def _chores(operations: Operations) -> list[Chore]:
+def _chores(operations: Operations, inspector: Inspector) -> list[Chore]:
+    workers, book, troubles = operations.workers, operations.book, operations.troubles
+
     async def forget_absent() -> None:
         await asyncio.sleep(RETURN_SECONDS)
-        operations.book.dismiss_absent(list(operations.broker.sessions))
-
-    async def sync() -> None:
-        await operations.broker.log.sync_in_thread()
+        with contextlib.suppress(StoreError):
+            book.dismiss_absent(workers.attached)
+        workers.forget_absent()
 
     async def keep() -> None:
-        operations.book.keep()
+        await workers.kill_stuck()
+        book.keep()
 
     async def renew() -> None:
-        assert operations.broker.inspector is not None
-        operations.broker.inspector.reload()
+        inspector.reload()
 
     async def prune() -> None:
-        operations.book.prune()
+        book.prune()
 
-    chores = (
-        (SYNC_SECONDS, sync, "sync_failed"),
-        (KEEP_SECONDS, keep, "store_failed"),
-        (AUTHORITY_SECONDS, renew, "authority_failed"),
-        (PRUNE_SECONDS, prune, "prune_failed"),
-    )
-    return [_once(forget_absent), *(_again(operations, *chore) for chore in chores)]
-
-
-async def _once(chore: Callable[[], Chore]) -> None:
-    with contextlib.suppress(StoreError):
-        await chore()
-
-
-async def _again(operations: Operations, seconds: float, chore: Callable[[], Chore], trouble: str) -> None:
-    """Do something every few seconds. What fails is shown by `health` until it works again; the log says so itself."""
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await chore()
-        except AuditUnavailable:
-            continue
-        except (StoreError, CertsError, AuditError, OSError) as error:
-            operations.troubles[trouble] = str(error)
-        else:
-            operations.troubles.pop(trouble, None)
+    return [
+        forget_absent(),
+        again(SYNC_SECONDS, operations.log.sync_in_thread, "sync_failed", troubles),
+        again(KEEP_SECONDS, keep, "store_failed", troubles, StoreError),
+        again(AUTHORITY_SECONDS, renew, "authority_failed", troubles),
+        again(PRUNE_SECONDS, prune, "prune_failed", troubles, StoreError),
+    ]

@@ -3,6 +3,8 @@
 Records run ahead of use: for each budget a piece is put on record before it is spent, so that after a broker was killed
 the record says at most a piece too much and never too little. When a grant's last session has ended, and at a clean
 end, the record is made exact. Rates start empty after each load.
+
+What is spent is counted by the worker that serves the grant's sessions; the meters here say what it told so far.
 """
 
 import asyncio
@@ -19,10 +21,11 @@ from broker.control.config import GrantLimits
 from broker.control.faults import Fault
 from broker.control.grant_request import budgets_of, expiry_of, rules_of
 from broker.control.store import End, Ended, Row, Store, StoreError
-from broker.gateway.metering import UNBOUNDED, LedgerUnavailable, Meter
+from broker.gateway.metering import UNBOUNDED, Ledger, LedgerUnavailable, Meter
 from broker.policy.grant_rules import parse_grant_rules
 from broker.policy.grants import Budgets, CallId, Grant, GrantId, Usage
 from broker.policy.rules import Policy
+from broker.workers.messages import KnownGrant, Record, Used
 
 ID_BYTES: Final = 16
 COUNTED: Final = ("requests", "connections", "bytes_up", "bytes_down")
@@ -95,6 +98,49 @@ class GrantBook:
                 return None
             meter = self._meters[grant] = self._load(row)
         return meter
+
+    def know(self, grant: str) -> KnownGrant | None:
+        """What a worker is told of a grant, None where there is no such grant."""
+        row = self._store.find(grant)
+        if row is None:
+            return None
+        meter = self.find_meter(grant)
+        assert meter is not None
+        return _known(row, sorted(meter.sessions), meter.usage)
+
+    def tell(self, grant: str, used: Used) -> Meter | None:
+        """Take over what a worker says was used so far. Counts never go back."""
+        meter = self.find_meter(grant)
+        if meter is not None:
+            for name in ("uses", *COUNTED):
+                setattr(meter.usage, name, max(getattr(meter.usage, name), getattr(used, name)))
+        return meter
+
+    def record(self, asked: Record) -> Used:
+        """Put on record what a worker asks for; what is reserved now. Raises `LedgerUnavailable`."""
+        try:
+            meter = self.tell(asked.grant, asked.used)
+            if meter is None:
+                raise LedgerUnavailable("there is no such grant any more")
+            if not asked.session:
+                self.reserve(meter)
+            elif asked.ended:
+                meter.sessions.discard(asked.session)
+                self.dismiss(meter, asked.session)
+                meter = self.find_meter(asked.grant) or meter  # loaded anew, so that nothing is reserved any more
+            else:
+                self.admit(meter, asked.session)
+                meter.sessions.add(asked.session)
+        except StoreError as error:
+            raise LedgerUnavailable(str(error)) from error
+        return Used.of(meter.reserved)
+
+    def lose(self, grant: str) -> None:
+        """Nobody can say any more what a worker has used: all that was reserved counts as used."""
+        meter = self._meters.get(grant)
+        if meter is not None:
+            revoked, meter.usage = meter.usage.revoked, _on_record(meter)
+            meter.usage.revoked = revoked
 
     def revoke(self, grant: str) -> Meter | None:
         """Revoke a grant; its meter, whose connections are to be cut, None where it was revoked before.
@@ -189,31 +235,7 @@ class GrantBook:
             self._meters.pop(meter.grant.id, None)
 
     def _load(self, row: Row) -> Meter:
-        budgets = msgspec.convert(msgspec.json.decode(row.budgets), schema.Budgets)
-        grant = Grant(
-            id=GrantId(row.id),
-            call=CallId(row.call),
-            rules=parse_grant_rules(msgspec.json.decode(row.rules)),
-            issued_at=row.issued_at,
-            expires_at=row.expires_at,
-            budgets=Budgets(**{name: getattr(budgets, name) for name in schema.Budgets.__struct_fields__}),
-        )
-        rated = grant.budgets.rate is not None
-        usage = Usage(
-            uses=row.uses,
-            requests=row.requests,
-            connections=row.connections,
-            bytes_up=row.bytes_up,
-            bytes_down=row.bytes_down,
-            tokens=0.0 if rated and row.requests else None,
-            tokens_at=self._clock() if rated else 0.0,
-            revoked=row.revoked_at is not None,
-        )
-        meter = Meter(grant, usage, self._clock, ledger=self, sessions=self._store.sessions(row.id))
-        for name in COUNTED:
-            if getattr(grant.budgets, name) is not None:
-                setattr(meter.reserved, name, getattr(usage, name))
-        return meter
+        return meter_of(_known(row, self._store.sessions(row.id), row), self._clock, self)
 
     def _document(self, row: Row) -> schema.Grant:
         meter = self._meters.get(row.id)
@@ -237,9 +259,46 @@ class GrantBook:
         )
 
 
+def meter_of(known: KnownGrant, clock: Callable[[], float], ledger: Ledger) -> Meter:
+    """A grant's meter as it stands. Nothing is reserved yet, and a rate starts empty."""
+    budgets = msgspec.convert(msgspec.json.decode(known.budgets), schema.Budgets)
+    grant = Grant(
+        id=GrantId(known.id),
+        call=CallId(known.call),
+        rules=parse_grant_rules(msgspec.json.decode(known.rules)),
+        issued_at=known.issued_at,
+        expires_at=known.expires_at,
+        budgets=Budgets(**{name: getattr(budgets, name) for name in schema.Budgets.__struct_fields__}),
+    )
+    rated = grant.budgets.rate is not None
+    usage = known.used.as_usage()
+    usage.tokens = 0.0 if rated and usage.requests else None
+    usage.tokens_at = clock() if rated else 0.0
+    usage.revoked = known.revoked
+    meter = Meter(grant, usage, clock, ledger=ledger, sessions=known.sessions)
+    for name in COUNTED:
+        if getattr(grant.budgets, name) is not None:
+            setattr(meter.reserved, name, getattr(usage, name))
+    return meter
+
+
 def time_of(seconds: float) -> datetime:
     """Seconds since the epoch as a time that the API shows."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def _known(row: Row, sessions: list[str], used: Usage | Row) -> KnownGrant:
+    return KnownGrant(
+        id=row.id,
+        call=row.call,
+        rules=msgspec.Raw(row.rules),
+        budgets=msgspec.Raw(row.budgets),
+        issued_at=row.issued_at,
+        expires_at=row.expires_at,
+        revoked=row.revoked_at is not None or (isinstance(used, Usage) and used.revoked),
+        used=Used.of(used),
+        sessions=sessions,
+    )
 
 
 def _state(

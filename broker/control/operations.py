@@ -5,40 +5,43 @@ is answered, or is not given.
 """
 
 import asyncio
-import copy
 import os
 import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker.api.callers import Caller, this_process
 from broker.api.faults import ApiError
 from broker.audit.errors import AuditUnavailable
+from broker.audit.log import AuditLog
 from broker.audit.records import Event, Kind, Record
 from broker.control import schema
 from broker.control.aside import let_go, parse_aside
 from broker.control.faults import Fault, RulesError, finding_document
 from broker.control.grants import GrantBook, time_of
+from broker.control.messages import Attach
 from broker.control.openapi import openapi_document
 from broker.control.store import Store, StoreError
-from broker.gateway.broker import Broker
-from broker.gateway.session import Session
 from broker.policy.decide import Allowed
 from broker.policy.explain import explain
 from broker.policy.problems import Mistake, PolicyError, Problem
-from broker.policy.reasons import Reason
 from broker.policy.requests import parse_request
-from broker.policy.rules import Policy
+from broker.policy.rules import Policy, with_flag
+from broker.workers.link import WorkerLink
+from broker.workers.messages import SessionFigures
+from broker.workers.pool import Events, WorkerPool
 
 
 @dataclass(slots=True, kw_only=True)
 class Operations:
     """See the module. `read_policy` gives the text of the policy file, checked for who can write it."""
 
-    broker: Broker
+    workers: WorkerPool
+    log: AuditLog
     book: GrantBook
     store: Store
     policy: Policy
@@ -53,9 +56,15 @@ class Operations:
     stopping: bool = False
     troubles: dict[str, str] = field(default_factory=dict)
     _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _switching: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.workers.events = Events(
+            lost=self.record_session_lost, started=self.record_worker_started, ended=self.record_worker_ended
+        )
 
     @property
-    def effective(self) -> Policy:
+    def in_force(self) -> Policy:
         """The policy file under the operator's switch."""
         return self.policy if self.store.switched_on else with_flag(self.policy, enabled=False)
 
@@ -63,15 +72,20 @@ class Operations:
 
     async def show_health(self, _: Caller) -> schema.Health:
         """Always answered."""
+        silent = await self.workers.learn_all()
+        workers = self.workers.serving
+        served = any(link.ready for link in workers) and all(link.can_record for link in workers)
+        degraded = [*self._degraded(), *_silent(silent)]
         return schema.Health(
-            ready=self.broker.log.available and not self.stopping,
-            degraded=[schema.Degradation(code=code, detail=detail) for code, detail in self._degraded()],
+            ready=self.log.available and served and not self.stopping,
+            degraded=[schema.Degradation(code=code, detail=detail) for code, detail in degraded],
             version=self.version,
             pid=os.getpid(),
             started_at=time_of(self.started_at),
             user_namespace=self.user_namespace,
             policy=self.policy.version,
-            egress=self.broker.policy.enabled,
+            egress=self.in_force.enabled,
+            workers=[_worker_document(link) for link in workers],
         )
 
     async def show_policy(self, _: Caller) -> schema.PolicyDocument:
@@ -97,13 +111,13 @@ class Operations:
             except PolicyError as error:
                 self._refuse_reload(caller, error)
                 raise RulesError(Fault.POLICY_REFUSED, str(error), findings=error.problems) from None
-            before = self.broker.policy.enabled
-            former = [self.policy, self.broker.policy]
+            before = self.in_force.enabled
+            former = [self.policy]
             self.policy, self.loaded_at = policy, time.time()
             self.troubles.pop("policy_reload_failed", None)
             self._record(Kind.POLICY, Event.LOADED, caller, f"{len(policy.rules)} rules, {_flag(policy.enabled)}")
-            self.broker.change_policy(self.effective)
-            if before != self.broker.policy.enabled:
+            await self.workers.take_policy(policy)
+            if before != self.in_force.enabled:
                 self._record(Kind.POLICY, Event.FLAG, caller, f"egress {_flag(not before)} by the policy file")
             await let_go(former)
             return await self.show_policy(caller)
@@ -111,7 +125,7 @@ class Operations:
     async def show_egress(self, _: Caller) -> schema.Egress:
         """Flag, switch and what comes of both."""
         return schema.Egress(
-            enabled=self.broker.policy.enabled,
+            enabled=self.in_force.enabled,
             policy_enabled=self.policy.enabled,
             switched_on=self.store.switched_on,
         )
@@ -119,26 +133,31 @@ class Operations:
     async def switch_egress(self, caller: Caller, body: schema.SwitchEgress) -> schema.Egress:
         """Off takes hold before anything else is tried."""
         words = f"egress {_flag(body.enabled)} by the operator"
-        if body.enabled:
-            self._record_or_refuse(Kind.POLICY, Event.FLAG, caller, words)
-            self.store.switched_on = True
-            self.broker.change_policy(self.effective)
-        else:
-            self.broker.change_policy(with_flag(self.policy, enabled=False))
-            self._record(Kind.POLICY, Event.FLAG, caller, words)
-            try:
-                self.store.switched_on = False
-            except StoreError as error:
-                detail = f"Switched off, but only until a restart: {error}"
-                raise ApiError(Fault.RECORD_UNAVAILABLE, detail) from error
+        if not body.enabled:
+            await self.workers.switch(on=False)  # without waiting for somebody who is turning it on
+        async with self._switching:
+            if body.enabled:
+                self._record_or_refuse(Kind.POLICY, Event.FLAG, caller, words)
+                self.store.switched_on = True
+            await self.workers.switch(on=body.enabled)
+            if not body.enabled:
+                self._record(Kind.POLICY, Event.FLAG, caller, words)
+                self._keep_switched_off()
         return await self.show_egress(caller)
+
+    def _keep_switched_off(self) -> None:
+        try:
+            self.store.switched_on = False
+        except StoreError as error:
+            detail = f"Switched off, but only until a restart: {error}"
+            raise ApiError(Fault.RECORD_UNAVAILABLE, detail) from error
 
     # ---- grants
 
     async def issue_grant(self, caller: Caller, body: schema.IssueGrant) -> schema.Grant:
         """Kept and on record before its id is told to anybody."""
-        if not self.broker.log.available:
-            raise ApiError(Fault.RECORD_UNAVAILABLE, self.broker.log.cause)
+        if not self.log.available:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, self.log.cause)
         try:
             grant = self.book.issue(body, self.policy, str(caller))
         except ApiError as error:
@@ -158,40 +177,43 @@ class Operations:
 
     async def list_grants(self, _: Caller, query: schema.GrantQuery) -> schema.GrantPage:
         """A page."""
+        await self.workers.learn_all()
         return await self.book.page(query)
 
     async def show_grant(self, _: Caller, *, id: str) -> schema.Grant:  # noqa: A002  the path's own word
         """One, with its use."""
+        await self.workers.learn(id)
         return self.book.show(id)
 
     async def revoke_grant(self, caller: Caller, *, id: str) -> schema.Grant:  # noqa: A002
         """What is open is cut before the answer. Revoking twice is no error, and is on record once."""
+        unkept = ""
         try:
             meter = self.book.revoke(id)
         except StoreError as error:
-            meter = self.book.find_meter(id)
-            if meter is not None:
-                self.broker.end_grant(meter, Reason.GRANT_REVOKED, process=str(caller), detail=_request(caller))
-            raise ApiError(Fault.RECORD_UNAVAILABLE, f"Revoked, but only until a restart: {error}") from error
+            meter, unkept = self.book.find_meter(id), str(error)
         if meter is not None:
-            self.broker.end_grant(meter, Reason.GRANT_REVOKED, process=str(caller), detail=_request(caller))
+            await self.workers.end_grant(id)
+            self._record(Kind.GRANT, Event.REVOKED, caller, "", grant=id, call=meter.grant.call)
+        if unkept:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, f"Revoked, but only until a restart: {unkept}")
         return self.book.show(id)
 
     # ---- sessions
 
     async def list_sessions(self, _: Caller) -> schema.SessionList:
         """All that are attached."""
-        return schema.SessionList(sessions=[_session_document(one) for one in self.broker.sessions.values()])
+        await self.workers.learn_all()
+        return schema.SessionList(sessions=[_session_document(one) for one in self.workers.sessions])
 
     async def show_session(self, _: Caller, *, id: str) -> schema.Session:  # noqa: A002
         """One that is attached."""
-        return _session_document(self._session(id))
+        return await self._session(id)
 
     async def cut_session(self, caller: Caller, *, id: str) -> schema.Session:  # noqa: A002
         """For good: it may not attach again."""
-        session = self._session(id)
-        document = _session_document(session)
-        self.broker.cut_session(session, _words(f"cut by the operator ({caller})", caller))
+        document = await self._session(id)
+        await self.workers.cut_session(id, _words(f"cut by the operator ({caller})", caller))
         return document
 
     # ---- questions
@@ -205,7 +227,7 @@ class Operations:
         meter = self.book.find_meter(body.grant) if body.grant else None
         if body.grant and meter is None:
             raise ApiError(Fault.UNKNOWN_GRANT, "No grant has this id.", field="grant")
-        policy = self.broker.policy
+        policy = self.in_force
         found = explain(facts, policy, meter.grant if meter is not None else None, time.time())
         verdict = found.verdict
         would = verdict.would if isinstance(verdict, Allowed) else None
@@ -221,15 +243,15 @@ class Operations:
 
     async def show_counters(self, _: Caller) -> schema.Counters:
         """Totals and what is open."""
-        counts = self.broker.log.counts
-        sessions = self.broker.sessions.values()
+        await self.workers.learn_all()
+        totals, sessions = self.workers.totals, self.workers.sessions
         return schema.Counters(
             sessions=len(sessions),
-            connections=sum(one.open_connections for one in sessions),
+            connections=sum(one.connections for one in sessions),
             attached=self.attached,
-            allowed=max(0, counts.allowed),
-            denied=counts.denied,
-            failures=counts.failures,
+            allowed=totals.allowed,
+            denied=totals.denied,
+            failures=totals.failures,
             peers_refused=self.peers_refused,
             grants_open=self.book.count_open(),
         )
@@ -256,16 +278,43 @@ class Operations:
         words = f"not allowed to use the {socket} socket, {count} times since the last such record"
         self._record(Kind.POLICY, Event.REFUSED, caller, words)
 
-    def _session(self, session: str) -> Session:
-        found = self.broker.sessions.get(session)
+    def record_session_lost(self, attach: Attach, worker: int) -> None:
+        """A worker has died, and with it a session's connections."""
+        record = Record(
+            kind=Kind.SESSION,
+            event=Event.LOST,
+            session=attach.session,
+            call=attach.call,
+            grant=attach.grant,
+            policy=self.policy.version,
+            detail=f"worker {worker} has ended: what was open is closed without a record of its own",
+        )
+        self._put(record)
+
+    def record_worker_started(self, link: WorkerLink) -> None:
+        """A worker serves."""
+        words = f"worker {link.number} (pid {link.pid}) serves, with log {link.log}"
+        self._record(Kind.POLICY, Event.WORKER_STARTED, this_process(), words)
+
+    def record_worker_ended(self, link: WorkerLink, code: int, lost: int) -> None:
+        """A worker ended that should not have."""
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        which = f"worker {link.number} (pid {link.pid}, log {link.log or 'none'})"
+        words = f"{which} ended {how}; sessions lost: {lost}"
+        print(f"wicketgate: {words}", file=sys.stderr, flush=True)
+        self._record(Kind.POLICY, Event.WORKER_ENDED, this_process(), words)
+
+    async def _session(self, session: str) -> schema.Session:
+        await self.workers.learn_all()
+        found = next((one for one in self.workers.sessions if one.id == session), None)
         if found is None:
             raise ApiError(Fault.UNKNOWN_SESSION, "No attached session has this id.", field="id")
-        return found
+        return _session_document(found)
 
     def _degraded(self) -> list[tuple[str, str]]:
-        found = list(self.troubles.items())
-        if not self.broker.log.available:
-            found.append(("log_unavailable", self.broker.log.cause))
+        found = list((dict(self.workers.troubles) | self.troubles).items())
+        if not self.log.available:
+            found.append(("log_unavailable", self.log.cause))
         if self.policy.enabled and not self.store.switched_on:
             found.append(("egress_switched_off", "The operator's switch is off; PUT /v1/egress turns it on."))
         if not self.user_namespace:
@@ -296,19 +345,20 @@ class Operations:
         self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str = "", call: str = ""
     ) -> None:
         """Put on record what happens in any case; the log itself counts what it could not keep."""
-        try:
-            self.broker.record(self._about(kind, event, caller, words, grant=grant, call=call))
-        except AuditUnavailable:
-            return
-        self.broker.end_turn()
+        self._put(self._about(kind, event, caller, words, grant=grant, call=call))
+
+    def _put(self, record: Record) -> None:
+        with suppress(AuditUnavailable):
+            self.log.append(record)
+            self.log.flush()
 
     def _record_or_refuse(  # noqa: PLR0913
         self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str = "", call: str = ""
     ) -> None:
         """Put on record what may only happen when it is. Raises `ApiError`."""
         try:
-            self.broker.record(self._about(kind, event, caller, words, grant=grant, call=call))
-            self.broker.log.flush()
+            self.log.append(self._about(kind, event, caller, words, grant=grant, call=call))
+            self.log.flush()
         except AuditUnavailable as error:
             raise ApiError(Fault.RECORD_UNAVAILABLE, str(error)) from error
 
@@ -326,28 +376,26 @@ class Operations:
         )
 
 
-def with_flag(policy: Policy, *, enabled: bool) -> Policy:
-    """The same policy with another flag; its index, which may be large, is shared."""
-    if policy.enabled is enabled:
-        return policy
-    changed = copy.copy(policy)
-    object.__setattr__(changed, "enabled", enabled)  # frozen for others, and still only ours
-    return changed
-
-
-def _session_document(session: Session) -> schema.Session:
-    recorder = session.recorder
+def _session_document(session: SessionFigures) -> schema.Session:
     return schema.Session(
-        id=session.identity.session,
-        call=recorder.call,
-        grant=recorder.grant or None,
-        attached_at=time_of(session.opened),
-        connections=session.open_connections,
-        allowed=max(0, recorder.counts.allowed),
-        denied=recorder.counts.denied,
-        failures=recorder.counts.failures,
-        name_queries=session.queries,
+        id=session.id,
+        call=session.call,
+        grant=session.grant or None,
+        attached_at=time_of(session.attached_at),
+        connections=session.connections,
+        allowed=session.allowed,
+        denied=session.denied,
+        failures=session.failures,
+        name_queries=session.name_queries,
     )
+
+
+def _worker_document(link: WorkerLink) -> schema.Worker:
+    return schema.Worker(pid=link.pid, log=link.log, ready=link.ready, sessions=len(link.orders))
+
+
+def _silent(links: list[WorkerLink]) -> list[tuple[str, str]]:
+    return [("worker_silent", f"Worker {link.number} (pid {link.pid}) did not answer in time.") for link in links]
 
 
 def _flag(on: bool) -> str:
@@ -361,4 +409,4 @@ def _request(caller: Caller) -> str:
 def _words(words: str, caller: Caller) -> str:
     """The request's id first: what is long is cut at its end."""
     request = _request(caller)
-    return f"{request}: {words}" if request else words
+    return f"{request}: {words}" if request and words else request or words

@@ -136,6 +136,15 @@ class Degradation(Answer, frozen=True, kw_only=True):
     detail: str
 
 
+class Worker(Answer, frozen=True, kw_only=True):
+    """One of the broker's processes that serve sessions. `log`: the id of its part of the log."""
+
+    pid: int
+    log: str
+    ready: bool
+    sessions: Count
+
+
 class Health(Answer, frozen=True, kw_only=True):
     """`ready`: attached sessions are served. `degraded` says what an operator should look at."""
 
@@ -147,6 +156,7 @@ class Health(Answer, frozen=True, kw_only=True):
     user_namespace: bool
     policy: str
     egress: bool
+    workers: list[Worker]
 
 
 class PolicyProblem(Answer, frozen=True, kw_only=True):

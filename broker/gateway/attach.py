@@ -3,6 +3,8 @@
 import contextlib
 import os
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -30,17 +32,31 @@ from certs.errors import CertsError
 LISTENERS = range(2, 4)  # the capture listener, and a name server's socket for each IP version
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """A connection that was greeted elsewhere, for one session only: `attach` waits on it to be read.
+
+    `over` is called once, when the connection carries that session no more, before the runner is told of it.
+    """
+
+    attach: Attach
+    over: Callable[[], None]
+
+
 class AttachConnection:
     """One runner's lease. Messages and descriptors arrive together (SOCK_SEQPACKET)."""
 
-    def __init__(self, broker: Broker, connection: socket.socket) -> None:
+    def __init__(self, broker: Broker, connection: socket.socket, ordered: Ordered | None = None) -> None:
         self._broker = broker
         self._connection = connection
         self._session: Session | None = None
         self._attached = False
+        self._only = ordered.attach if ordered is not None else None
+        self._over = ordered.over if ordered is not None else None
         connection.setblocking(False)
-        inspector = broker.inspector
-        self._send(Greeting(inspector.authority_pem().decode() if inspector is not None else ""))
+        if ordered is None:
+            inspector = broker.inspector
+            self._send(Greeting(inspector.authority_pem().decode() if inspector is not None else ""))
         broker.reactor.add(connection.fileno(), self.on_event, LISTENER)
 
     def on_event(self, _events: int) -> None:
@@ -75,6 +91,7 @@ class AttachConnection:
         session, self._session = self._session, None
         if session is not None:
             self._broker.close_session(session, Reason.SESSION_ENDED, "the runner has gone")
+        self._say_over()
         self._broker.lease_ended()
 
     def _on_close(self, reason: Reason, detail: str) -> None:
@@ -82,9 +99,15 @@ class AttachConnection:
         if self._session is None:
             return
         self._session = None
+        self._say_over()
         with contextlib.suppress(OSError):
             self._send(Ended(str(reason), detail))
         self.close()
+
+    def _say_over(self) -> None:
+        over, self._over = self._over, None
+        if over is not None:
+            over()
 
     def _receive(self, message: bytes, descriptors: list[int], *, cut: bool) -> None:
         sockets: list[socket.socket] = []
@@ -102,12 +125,16 @@ class AttachConnection:
                 _close(sockets)
         except (msgspec.DecodeError, AuditUnavailable, CertsError, Refusal, OSError) as error:
             _close(sockets)
-            reason, detail = _why_rejected(error)
+            reason, detail = why_rejected(error)
+            if self._session is None:
+                self._say_over()
             self._send(Rejected(str(reason), detail))
 
     def _attach(self, attach: Attach, sockets: list[socket.socket]) -> None:
         if self._session is not None:
             raise Refusal(Reason.BAD_REQUEST, "this connection carries a session already")
+        if self._only is not None and (self._over is None or attach != self._only):
+            raise Refusal(Reason.BAD_REQUEST, "attach again on another connection")
         if len(sockets) not in LISTENERS:
             raise Refusal(Reason.BAD_REQUEST, f"{len(sockets)} listeners instead of {LISTENERS.start} or more")
         _check_listeners(sockets)
@@ -125,6 +152,7 @@ class AttachConnection:
         detail = f"{session.queries} name queries, {refused} packets refused"
         self._broker.close_session(session, Reason.SESSION_ENDED, detail)
         self._broker.end_turn()
+        self._say_over()
         log = self._broker.log_location
         self._send(Finished(counts.allowed, counts.denied, counts.failures, log))
 
@@ -132,7 +160,8 @@ class AttachConnection:
         self._connection.send(encode(message))
 
 
-def _why_rejected(error: Exception) -> tuple[Reason, str]:
+def why_rejected(error: Exception) -> tuple[Reason, str]:
+    """The reason and the words that a runner is told."""
     match error:
         case Refusal(reason=reason, detail=detail):
             return reason, detail

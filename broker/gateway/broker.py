@@ -20,7 +20,6 @@ from broker.gateway.reactor import Reactor
 from broker.gateway.records import Recorder
 from broker.gateway.resolve import Resolver
 from broker.gateway.session import Identity, Session
-from broker.policy.grants import Grant
 from broker.policy.reasons import Reason, Refusal
 from broker.policy.rules import Policy
 
@@ -30,13 +29,12 @@ _GRANT_EVENTS = {
     Reason.GRANT_EXHAUSTED: Event.EXHAUSTED,
 }
 _GRANT_WORDS = {
-    Event.REVOKED: "the grant was revoked",
-    Event.EXPIRED: "the grant has expired",
-    Event.EXHAUSTED: "the grant is used up",
+    Reason.GRANT_REVOKED: "the grant was revoked",
+    Reason.GRANT_EXPIRED: "the grant has expired",
+    Reason.GRANT_EXHAUSTED: "the grant is used up",
 }
 LINKS_SECONDS = 10.0  # how old the knowledge of the host's own addresses may be
 LOOK_SECONDS = 5.0  # between looks at a grant's expiry
-CUT_REMEMBERED = 10_000  # ids of sessions that were ended by order
 
 type FindMeter = Callable[[str], Meter | None]
 
@@ -65,7 +63,6 @@ class Broker:
         self._find_meter = find_meter
         self._on_idle = on_idle
         self._sessions: dict[str, Session] = {}
-        self._cut: dict[str, None] = {}
         self._expiring: set[Meter] = set()
         self._links = read_links()
         self._links_read = loop.time()
@@ -76,8 +73,6 @@ class Broker:
             raise Refusal(Reason.EGRESS_OFF, "egress is switched off by the server's policy")
         if identity.session in self._sessions:
             raise Refusal(Reason.BAD_REQUEST, "a session of this id is attached already")
-        if identity.session in self._cut:
-            raise Refusal(Reason.SESSION_ENDED, "the session was cut")
         meter = self._use_grant(grant_id, identity)
         call = identity.call or (meter.grant.call if meter is not None else "")
         recorder = Recorder(
@@ -127,40 +122,22 @@ class Broker:
                 self.close_session(session, Reason.EGRESS_OFF, "egress was switched off")
         self.end_turn()
 
-    def end_grant(self, meter: Meter, reason: Reason, *, process: str = "", detail: str = "") -> None:
-        """Cut what is open under a grant, on record. Its sessions stay, and are told why by each denial.
-
-        `process` and `detail` say who ended it, where somebody did.
-        """
+    def end_grant(self, meter: Meter, reason: Reason) -> None:
+        """Put on record that a grant has ended by itself, and cut what is open under it."""
         event = _GRANT_EVENTS.get(reason)
         if event is not None:
-            self.record_grant(event, meter.grant, process=process, detail=detail)
-        words = _GRANT_WORDS[event] if event is not None else "the grant's use cannot be put on record"
+            grant = meter.grant
+            self.log.append(
+                Record(kind=Kind.GRANT, event=event, grant=grant.id, call=grant.call, policy=self.policy.version)
+            )
+        self.cut_grant(meter, reason)
+
+    def cut_grant(self, meter: Meter, reason: Reason) -> None:
+        """Cut what is open under a grant. Its sessions stay, and are told why by each denial."""
+        words = _GRANT_WORDS.get(reason, "the grant's use cannot be put on record")
         for session in tuple(self._sessions.values()):
             if session.meter is meter:
                 session.end_connections(reason, words)
-        self.end_turn()
-
-    def record_grant(self, event: Event, grant: Grant, *, process: str = "", detail: str = "") -> None:
-        """Put on record what happened to a grant."""
-        self.record(
-            Record(
-                kind=Kind.GRANT,
-                event=event,
-                grant=grant.id,
-                call=grant.call,
-                policy=self.policy.version,
-                process=process,
-                detail=detail,
-            )
-        )
-
-    def cut_session(self, session: Session, detail: str) -> None:
-        """End a session by order: it may not attach again. `detail` says who gave the order."""
-        self._cut[session.identity.session] = None
-        while len(self._cut) > CUT_REMEMBERED:
-            del self._cut[next(iter(self._cut))]
-        self.close_session(session, Reason.SESSION_ENDED, detail)
         self.end_turn()
 
     def _use_grant(self, grant_id: str, identity: Identity) -> Meter | None:
@@ -220,10 +197,6 @@ class Broker:
         self._resolver.close()
         with suppress(AuditUnavailable):
             self.log.close(sign=sign)
-
-    def record(self, record: Record) -> None:
-        """Put something on record that no session said."""
-        self.log.append(record)
 
     def _current_links(self) -> Links:
         if self.reactor.now - self._links_read > LINKS_SECONDS:

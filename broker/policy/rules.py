@@ -1,5 +1,6 @@
 """The policy as a value: its rules with their index, its mode and its limits. Parses no text, gives no verdict."""
 
+import copy
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +23,7 @@ __all__ = [
     "RuleIndex",
     "TlsMode",
     "index_rules",
+    "with_flag",
 ]
 
 
@@ -52,6 +54,15 @@ class Policy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "allow", index_rules(self.rules, Action.ALLOW))
         object.__setattr__(self, "deny", index_rules(self.rules, Action.DENY))
+
+
+def with_flag(policy: Policy, *, enabled: bool) -> Policy:
+    """The same policy with another flag; its index, which may be large, is shared."""
+    if policy.enabled is enabled:
+        return policy
+    changed = copy.copy(policy)
+    object.__setattr__(changed, "enabled", enabled)  # frozen for others, and still only ours
+    return changed
 
 
 def index_rules(rules: tuple[Rule, ...], action: Action) -> RuleIndex:

@@ -587,7 +587,7 @@ def test_what_is_no_listener_is_refused(daemon: Daemon) -> None:
 
 def test_the_end_of_the_door_is_the_end_of_the_broker(daemon: Daemon) -> None:
     assert daemon.process is not None
-    door = int(Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text())
+    door, _fork_server = children_of(daemon.process.pid)
     os.kill(door, 9)
     assert daemon.process.wait(30) == 125
     daemon.start()
@@ -673,13 +673,23 @@ def test_the_readme_example(daemon: Daemon, port: int) -> None:
     assert len(code.splitlines()) <= 14
 
 
+def children_of(pid: int) -> list[int]:
+    """In the order in which they were forked."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def test_what_runs_has_no_right_and_no_name_but_its_own(daemon: Daemon) -> None:
     assert daemon.process is not None
-    children = Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text().split()
-    assert len(children) == 1
-    for pid in (daemon.process.pid, *map(int, children)):
+    door, fork_server = children_of(daemon.process.pid)
+    workers = children_of(fork_server)
+    health = daemon.ask("GET", "/v1/health")[1]
+    assert workers == [worker["pid"] for worker in health["workers"]]
+    assert len(workers) == len(os.sched_getaffinity(0))
+    for pid in (daemon.process.pid, door, fork_server, *workers):
         found = status(pid)
         assert {int(found[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
         assert found["NoNewPrivs"] == "1"
         assert "0" not in found["Uid"].split()
-    assert daemon.ask("GET", "/v1/health")[1]["user_namespace"] is True
+        # Whoever is not dumpable is root's in /proc (proc(5)): none of its user's may look into it or steer it.
+        assert Path(f"/proc/{pid}/mem").stat().st_uid == 0
+    assert health["user_namespace"] is True

@@ -1,14 +1,16 @@
 """A control API served in the test's own process: the real operations, broker, log and store, and no door.
 
-The peers' credentials, which the door would have asked the kernel for, are given here.
+The worker is a real one, too, in this process. The peers' credentials, which the door would have asked the kernel for,
+are given here.
 """
 
 import asyncio
 import json
+import os
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,12 @@ from broker.control.config import GrantLimits
 from broker.control.grants import GrantBook
 from broker.control.operations import Operations
 from broker.control.store import Store
-from broker.gateway.broker import Broker
-from broker.gateway.resolve import Resolver
 from broker.policy.document import parse_policy
 from broker.policy.load import read_trusted
+from broker.workers.channel import pair
+from broker.workers.messages import Exited, Started
+from broker.workers.pool import WorkerPool
+from broker.workers.worker import Settings, Worker
 
 POLICY = """
 version = 1
@@ -75,9 +79,44 @@ class Api:
     def records(self, **wanted: str) -> list[dict[str, Any]]:
         """What the log says so far."""
         found = []
-        for path in Path(self.operations.broker.log_location).glob("*.jsonl"):
+        for path in (self.policy.parent / "audit").glob("*.jsonl"):
             found += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         return [one for one in found if all(one.get(name) == value for name, value in wanted.items())]
+
+
+class LocalStarter:
+    """Runs each worker in the test's own process and loop: the real one, but for its process.
+
+    So a grant cannot be used here: the worker would wait for a ledger that has to answer from the same thread.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.on_started: Callable[[Started], None] = lambda _: None
+        self.on_exited: Callable[[Exited], None] = lambda _: None
+        self._settings = settings
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, worker: int) -> socket.socket:
+        near, far = pair()
+        task = asyncio.create_task(self._run(worker, far))
+        self._tasks.add(task)
+        return near
+
+    def kill(self, worker: int) -> None:
+        """Nothing: it ends when it is told to."""
+
+    async def _run(self, number: int, channel: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        worker = Worker(channel, self._settings, loop)
+        loop.add_reader(channel.fileno(), worker.on_readable)
+        policies = asyncio.create_task(worker.take_policies())
+        self.on_started(Started(number, os.getpid()))
+        await worker.ended.wait()
+        policies.cancel()
+        loop.remove_reader(channel.fileno())
+        worker.close()
+        channel.close()
+        self.on_exited(Exited(number, 0))
 
 
 @asynccontextmanager
@@ -91,22 +130,15 @@ async def served(
     loop = asyncio.get_running_loop()
     store = Store(directory)
     book = GrantBook(store, limits or GrantLimits(), time.time)
-    log = AuditLog.open(directory / "audit")
     parsed = parse_policy(policy, source=str(file))
-    broker = Broker(
-        loop,
-        policy=parsed,
-        log=log,
-        log_location=str(directory / "audit"),
-        resolver=Resolver(parsed.limits),
-        find_meter=book.find_meter,
-    )
 
     async def read() -> str:
         return read_trusted(str(file))
 
+    workers = WorkerPool(LocalStarter(Settings(state=directory)), book, 1)
     operations = Operations(
-        broker=broker,
+        workers=workers,
+        log=AuditLog.open(directory / "audit"),
         book=book,
         store=store,
         policy=parsed,
@@ -115,6 +147,9 @@ async def served(
         version="test",
         user_namespace=True,
     )
+    await workers.switch(on=store.switched_on)
+    await workers.take_policy(parsed)
+    assert await workers.start()
     api = Api(directory, operations)
     control = control_server(operations, loop)
     listener = socket.socket(socket.AF_UNIX)
@@ -134,5 +169,6 @@ async def served(
         accepting.cancel()
         listener.close()
         await control.close()
-        broker.close()
+        await workers.stop()
+        operations.log.close()
         book.close()

@@ -30,6 +30,7 @@ def test_everything_is_read() -> None:
     (case,) = (case for case in CASES if case["name"] == "everything")
     config = parse_config(case["text"], source="broker.toml")
     assert config.sync is SyncPolicy.ALWAYS
+    assert config.workers == 3
     assert config.control == Allowed(users=("agent", 1000))
     assert config.attach == Allowed(users=("runner",), groups=("runners",))
     assert config.grants == GrantLimits(max_seconds=3600, max_open=10, retention_seconds=60)

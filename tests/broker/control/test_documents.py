@@ -38,7 +38,7 @@ def test_the_configuration_shown_is_one_and_has_the_defaults() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", REFERENCE, re.DOTALL)
     config = parse_config(text, source="reference")
     assert config.grants == GrantLimits()
-    assert set(tomllib.loads(text)["broker"]) == {"policy", "state", "runtime", "sync", "cacert"}
+    assert set(tomllib.loads(text)["broker"]) == {"policy", "state", "runtime", "sync", "cacert", "workers"}
 
 
 def test_the_guide_shows_the_example_and_every_budget() -> None:
