@@ -114,3 +114,42 @@ async def test_the_end_of_a_session_is_the_end_of_its_lease(broker: BrokerDaemon
     async with runner.session(Authority(network="brokered", grant=issue(broker))) as session:
         assert session.id in {one["id"] for one in broker.ask("GET", "/v1/sessions")[1]["sessions"]}
     assert session.id not in {one["id"] for one in broker.ask("GET", "/v1/sessions")[1]["sessions"]}
+
+
+async def test_a_parked_sandbox_gets_the_grant_that_it_is_released_with(
+    broker: BrokerDaemon, runner: Runner, port: int
+) -> None:
+    """Its bridge was built ahead, too. The lease, and with it all that it may reach, comes at the release."""
+    probe = "cut -d: -f1 /proc/net/dev | tail -n +3 | sort; env | sort; cat /etc/resolv.conf; ls -R /etc/ssl | md5sum"
+
+    async def released() -> int:
+        return (await runner.health()).released
+
+    async def all_parked() -> int:
+        """Both kinds, so that the next start takes one of either."""
+        async with asyncio.timeout(30):
+            while (health := await runner.health()).parked < 4:
+                await asyncio.sleep(0.01)
+        return health.released
+
+    authority = Authority(network="brokered", grant=issue(broker), call="call-1")
+    built = await runner.run(Call(argv=["/usr/bin/../bin/bash", "-c", probe]), authority)
+    for _ in range(3):
+        before = await all_parked()
+        assert (await runner.run(Call(bash=probe), authority)).stdout == built.stdout
+        assert await released() == before + 1
+        assert (await runner.run(Call(bash=fetch(port)), authority)).stdout == b"200"
+        before = await all_parked()
+        with pytest.raises(RunnerError, match="broker_failed"):
+            await runner.run(Call(bash="echo ran"), Authority(network="brokered", grant="no-such-grant"))
+        before = await all_parked()
+        grant = issue(broker)
+        async with runner.session(Authority(network="brokered", grant=grant)) as session:
+            served = {one["id"]: one["grant"] for one in broker.ask("GET", "/v1/sessions")[1]["sessions"]}
+            assert served[session.id] == grant
+        assert await released() == before + 1
+        before = await all_parked()
+        alone = await runner.run(Call(bash="ls /sys/class/net /proc/sys/net/ipv4/conf 2>/dev/null; " + fetch(port)))
+        assert alone.stdout.endswith(b"000"), "and a session without a network gets none that was parked with one"
+        assert b"eth0" not in alone.stdout
+        assert await released() == before + 1
