@@ -1,7 +1,6 @@
 """The front door: the public API and the command line."""
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in `typing`, which takes longer to load than all of this
 if TYPE_CHECKING:
     from broker.control.client import Broker as Broker
     from wicketgate.runner.client import Authority as Authority
@@ -21,7 +20,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

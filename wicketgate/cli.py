@@ -16,7 +16,7 @@ from wicketgate.speech import print_document, say
 REFUSED, INTERRUPTED = 125, 130
 # The options of `run` that take a value.
 VALUED = frozenset(
-    {"--workspace", "--allow", "--policy", "--grant", "--socket", "--resolve", "--cacert", "--private", "--timeout"}
+    "--workspace --allow --policy --grant --socket --resolve --cacert --private --timeout --runner".split()  # noqa: SIM905
 )
 EXIT_CODES = {Code.COMMAND_NOT_FOUND: 127, Code.COMMAND_NOT_EXECUTABLE: 126}
 COMMANDS = {

@@ -13,6 +13,7 @@ from sandbox.supervise import Ending
 from wicketgate.output import Stream
 from wicketgate.run import Outcome, Request, run
 from wicketgate.speech import load_documents, print_document, say
+from wicketgate.through import run_through
 
 if TYPE_CHECKING:  # loaded where something is allowed; a command without a network needs none of it
     from broker.policy.addresses import Address
@@ -47,6 +48,11 @@ MAX_TIMEOUT = 366 * 24 * 3600  # seconds
 )
 @click.option("--private", multiple=True, metavar="CIDR", help="Let allowed names resolve to these addresses.")
 @click.option("--timeout", type=float, metavar="S", help="End everything after this many seconds (exit code 124).")
+@click.option(
+    "--runner",
+    metavar="SOCKET",
+    help="Run it through this running runner. Its standard input is read to the end first; nothing else is passed on.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the command's output.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(  # noqa: PLR0913, PLR0917  one parameter an option
@@ -59,6 +65,7 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
     cacert: tuple[Path, ...],
     private: tuple[str, ...],
     timeout: float | None,
+    runner: str | None,
     as_json: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -67,6 +74,16 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
         raise click.UsageError("With --grant the running broker's policy and configuration hold; name no others.")
     if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
         raise click.UsageError(f"--timeout {timeout:g} is not a number of seconds above 0 and up to {MAX_TIMEOUT}.")
+    if runner is not None:
+        if allow or policy_file or socket or resolve or cacert or private or as_json:
+            raise click.UsageError(
+                "With --runner there are --workspace, --grant and --timeout; the rest is the runner's."
+            )
+        if not runner or workspace == "":
+            raise click.UsageError("--runner and --workspace cannot be empty.")
+        return run_through(
+            runner=runner, command=list(command), workspace=workspace, grant=_grant_id(grant), timeout=timeout
+        )
     if as_json:
         load_documents()
     policy = _policy(allow, policy_file, private)
@@ -93,12 +110,17 @@ def _grant(grant: str | None, socket: str | None) -> tuple[str, Path] | None:
         return None
     from broker.control.places import NoRuntimeDirectory, default_socket  # noqa: PLC0415
 
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", grant):
-        raise click.UsageError(f"--grant {grant!r} is not the id of a grant; `wicketgate grant list` shows them.")
+    _grant_id(grant)
     try:
         return grant, Path(socket) if socket is not None else default_socket("attach", os.environ, os.geteuid())
     except NoRuntimeDirectory as error:
         raise click.UsageError(f"--grant: {error}, or name the broker's attach socket with --socket.") from error
+
+
+def _grant_id(grant: str | None) -> str | None:
+    if grant is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", grant):
+        raise click.UsageError(f"--grant {grant!r} is not the id of a grant; `wicketgate grant list` shows them.")
+    return grant
 
 
 def _policy(allow: tuple[str, ...], file: Path | None, private: tuple[str, ...]) -> "Policy | None":
