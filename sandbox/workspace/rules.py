@@ -15,6 +15,7 @@ from pathlib import Path
 from sandbox.workspace.errors import WorkspaceCode, WorkspaceError
 
 type Identity = tuple[int, int]  # st_dev, st_ino
+OVERFLOW_ID = 65534  # the kernel's default for an id that has no name here
 
 # Refused with all that lies below.
 SYSTEM_TREES = tuple(
@@ -182,10 +183,12 @@ def _mounts(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
 
 def _owner(facts: Facts, _forbidden: ForbiddenRoots, uid: int | None) -> None:
     if uid is not None and facts.owner != uid:
+        # In a user namespace everybody else looks like the overflow user (user_namespaces(7)).
+        owner = "another user" if facts.owner == OVERFLOW_ID else f"user {facts.owner}"
         _refuse(
             WorkspaceCode.NOT_OWNED,
-            f"“{facts.path}” belongs to user {facts.owner}, and the server runs as user {uid}",
-            "choose a directory of that user, or have an administrator change the owner",
+            f"“{facts.path}” belongs to {owner}, and the server runs as user {uid}",
+            f"choose a directory of user {uid}, or have an administrator give this one away with “chown -R {uid}”",
         )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.daemons import broker_daemon
 from tests.live.runners import Daemon, daemon, serving_uid
 from wicketgate.runner.client import Authority, Call, Completed, RunnerError
 
@@ -181,6 +182,25 @@ async def test_the_broker_is_gone_was_never_there_or_is_another() -> None:
             attach.unlink()
             async with made.client() as runner:
                 assert (await runner.run(Call(bash="echo alone"))).stdout == b"alone\n", "who needs none has all"
+
+
+RULE = '[[rule]]\nname = "r"\naction = "allow"\nhosts = ["origin.example"]\nports = [443]\n'
+
+
+async def test_the_trust_kit_cannot_be_made() -> None:
+    """The system's roots are gone for the runner alone: what the broker signs could be trusted, and nothing else."""
+    hide = "for each in /etc/ssl /etc/pki; do if [ -d $each ]; then mount -t tmpfs none $each; fi; done"
+    with broker_daemon(RULE) as broker:
+        with daemon(extra=f'attach = "{broker.attach}"', prefix=in_a_mount_namespace(hide)) as made:
+            brokered = Authority(network="brokered", workspace=str(made.workspace()))
+            check(await refused_everywhere(made, brokered), "no_trust_bundle", "missing trust bundle")
+            assert broker.ask("GET", "/v1/sessions")[1]["sessions"] == [], "no lease is left at the broker"
+            async with made.client() as runner:
+                assert (await runner.run(Call(bash="echo alone"))).stdout == b"alone\n"
+        with daemon(extra=f'attach = "{broker.attach}"') as made:
+            async with made.client() as runner:
+                done = await runner.run(Call(bash="echo ran"), Authority(network="brokered"))
+                assert done.stdout == b"ran\n", "the oracle: with the roots in place it starts"
 
 
 # ---- workspaces ------------------------------------------------------------------------------------------------------
