@@ -236,10 +236,11 @@ def take(measure: Measure, subject: Running, origins: Origins, seconds: float) -
 
 
 def _memory(measure: Measure, subject: Running, origins: Origins) -> Sample:
-    """The growth of the proxy's memory, divided by the tunnels held."""
+    """The growth of the proxy's memory, divided by the tunnels held, from the second on: the first loads and fills."""
+    order = {"secure": measure.inspection, "cacert": origins.cacert.read_text()}
+    subject.tell("hold", _port(measure, origins), count=1, **order)
     before = subject.cost().memory
-    order = {"count": measure.concurrency, "secure": measure.inspection, "cacert": origins.cacert.read_text()}
-    subject.tell("hold", _port(measure, origins), **order)
+    subject.tell("hold", _port(measure, origins), count=measure.concurrency, **order)
     growth = subject.cost().memory - before
     subject.tell("release", _port(measure, origins))
     return Sample(value=growth / measure.concurrency / 1024, cpu=None)

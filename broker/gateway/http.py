@@ -4,7 +4,6 @@ The protocol itself is `broker.wire.http1.Exchange`, which reads no socket. This
 streams, asks for verdicts, records, and keeps the deadlines. It serves plain HTTP, and the same inside TLS.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
@@ -68,7 +67,7 @@ class HttpConnection:
         self._upstream = UpstreamSide(
             session, scheme, on_event=self.on_upstream, reached=self._reached, failed=self._failed
         )
-        self._todo: deque[on.Event] = deque()
+        self._todo: list[on.Event] = []  # a handful at most
         self._busy = False
         self._client_later = False
         self._upstream_later = False
@@ -259,7 +258,7 @@ class HttpConnection:
                 if self._open:
                     self._do(event)
             while self._todo and self._open:
-                self._do(self._todo.popleft())
+                self._do(self._todo.pop(0))
         finally:
             self._busy = False
         if self._client_later:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from broker.audit.location import audit_directory
@@ -27,18 +28,17 @@ LOADED_LATER = (
     "cryptography.hazmat.backends.openssl.backend",
     "concurrent.futures.thread",
     "cryptography.x509",
+    "broker.gateway.h2",
 )
 
 
-LOADED_RARELY = ("broker.gateway.h2",)
-
-
 def preload() -> None:
-    """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
-    for module in LOADED_LATER:
-        importlib.import_module(module)
-    if not (_is_public(Path(__file__)) and _is_public(Path(ssl.__file__))):
-        for module in LOADED_RARELY:
+    """Load what is otherwise loaded on first use, where that might fail: another user may not be able to read it.
+
+    Elsewhere it is left for then: `cryptography` alone is a quarter of an idle broker's memory.
+    """
+    if not all(_is_public(Path(file)) for file in (__file__, ssl.__file__, msgspec.__file__)):
+        for module in LOADED_LATER:
             importlib.import_module(module)
         read_suffixes()
     "\u00e4".encode("idna")  # `ssl` and the suffix list want this codec and punycode's; once found, a codec stays

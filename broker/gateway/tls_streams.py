@@ -59,9 +59,17 @@ class TlsStream:
         if len(pieces) > 1 and sum(map(len, pieces)) <= JOIN:
             first = b"".join(pieces)
         try:
-            return self.sock.write(first)
+            count = self.sock.write(first)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
+        return count if count == len(first) else self._write_on(memoryview(first), count)
+
+    def _write_on(self, data: memoryview, count: int) -> int:
+        """One write of `ssl` is at most one record: go on with the others."""
+        with contextlib.suppress(OSError):  # it would wait, or is broken: what was taken is told, and the rest says so
+            while count < len(data):
+                count += self.sock.write(data[count:])
+        return count
 
     def end(self) -> None:
         with contextlib.suppress(OSError):

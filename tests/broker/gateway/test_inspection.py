@@ -119,6 +119,25 @@ def shake_asked(world: World, asked: str, sni: str | None) -> ssl.SSLSocket:
 
 
 @in_world
+async def test_a_client_that_cannot_do_x25519_is_served_too(world: World) -> None:
+    """Who offers a share for it gets it; for all others the group is theirs and OpenSSL's choice."""
+
+    def ask(group: str) -> bytes:
+        context = world.client_context("http/1.1")
+        context.set_ecdh_curve(group)
+        sock = socket.create_connection((look_up(HOST), 443), 20)
+        with context.wrap_socket(sock, server_hostname=HOST, suppress_ragged_eofs=False) as secured:
+            return talk(secured, get())
+
+    async with (
+        world.broker(RULES, inspect=True),
+        world.origin(ok, port=443, tls=world.server_context("http/1.1")),
+    ):
+        for group in ("X25519", "prime256v1", "secp384r1"):
+            assert (await world.inside(ask, group)).startswith(b"HTTP/1.1 200 "), group
+
+
+@in_world
 async def test_all_names_must_agree(world: World) -> None:
     async with (
         world.broker(RULES, inspect=True),
