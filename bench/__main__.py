@@ -28,7 +28,8 @@ from bench.ours import OURS, UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.processes import ROOT, cores
 from bench.report import print_goals, print_measure, write_document
-from bench.results import Reached, Row, Table, as_document, judge
+from bench.results import GOALS, Reached, Row, Table, as_document, judge
+from bench.runner_start import measure_runner_starts
 from bench.start_time import measure_starts
 from bench.subjects import Place, Running, Subject
 
@@ -36,9 +37,15 @@ RESULTS: Final = ROOT / "bench" / "results"
 SUBJECTS: Final = (DIRECT, *PEERS, *INSPECTING, *OURS, UNLOGGED)
 QUIET: Final = 0.7
 PACKAGES: Final = ("wicketgate", "broker", "sandbox", "netns", "certs")
-OTHER_TITLES: Final = {"start": "time to run `true`", "rules": "verdict on an allowed request"}
+OTHER_TITLES: Final = {
+    "start": "time to run `true`",
+    "runner-start": "time to run `true` for a client of a running runner",
+    "rules": "verdict on an allowed request",
+}
 TITLES: Final = OTHER_TITLES | {measure.key: measure.title for measure in MEASURES}
-OUR_ROWS: Final = frozenset(["wicketgate run", "wicketgate run, with a cable", "100,000 rules"])
+OUR_ROWS: Final = frozenset(
+    ["wicketgate run", "wicketgate run, with a cable", "100,000 rules", *(goal.ours for goal in GOALS if goal.ours)]
+)
 # A namespace of our own: ports in TIME_WAIT may be taken again, and there are enough of them.
 SETTINGS: Final = {
     "net/ipv4/ip_local_port_range": "10000 65000",
@@ -199,6 +206,7 @@ def main() -> None:
         workspace.mkdir()
         if options.starts:
             table["start"] = measure_starts(workspace, origins, options.starts)
+            table["runner-start"] = measure_runner_starts(options.starts)
         write_document(RESULTS, result(options, table, wanted, ()))  # kept, should somebody not wait for the rest
         if not options.no_curves:
             curves = measure_curves(origins, table, console)
@@ -213,7 +221,7 @@ def result(
 
 
 def judged(table: Table, wanted: Sequence[Subject]) -> list[Reached]:
-    others = [name for key in ("start", "rules") for name in table.get(key, {})]
+    others = [name for key in ("start", "runner-start", "rules") for name in table.get(key, {})]
     return judge(table, [one.name for one in wanted if one.ours] + [name for name in others if name in OUR_ROWS])
 
 
@@ -227,8 +235,9 @@ def show(
     measures = [measure for measure in MEASURES if measure.key in table]
     for measure in measures:
         print_measure(console, measure.title, measure.unit, table[measure.key], reference=measure.reference)
-    if "start" in table:
-        print_measure(console, OTHER_TITLES["start"], Unit.MICROSECONDS, table["start"], reference="bwrap")
+    for key in ("start", "runner-start"):
+        if key in table:
+            print_measure(console, OTHER_TITLES[key], Unit.MICROSECONDS, table[key], reference="bwrap")
     if "rules" in table:
         print_measure(console, OTHER_TITLES["rules"], Unit.MICROSECONDS, table["rules"], reference="10 rules")
     print_goals(console, judged(table, wanted), TITLES)

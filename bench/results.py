@@ -55,13 +55,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What one measure of ours has to reach, against every peer named that took part; without peers, a plain figure."""
+    """What one measure of ours has to reach, against every peer named that took part; without peers, a plain figure.
+
+    `ours`: the one row of ours that it is about; every one where it is empty.
+    """
 
     measure: str
     peers: tuple[str, ...]
     factor: float
     of: str = "value"  # or "cpu"
     at_most: bool = False
+    ours: str = ""
 
     def words(self, peer: str) -> str:
         sign = "≤" if self.at_most else "≥"
@@ -95,6 +99,12 @@ GOALS: Final = (
     Goal(measure="idle", peers=(), factor=40, at_most=True),
     Goal(measure="rules", peers=("10 rules",), factor=2, at_most=True),
     Goal(measure="start", peers=(), factor=250_000, at_most=True),
+    Goal(measure="runner-start", ours="built", peers=("bwrap",), factor=1.15, at_most=True),
+    Goal(measure="runner-start", ours="parked", peers=("bwrap",), factor=1.15, at_most=True),
+    Goal(measure="runner-start", ours="parked", peers=(), factor=3_000, at_most=True),
+    Goal(measure="runner-start", ours="built, with a bridge", peers=("bwrap",), factor=1.3, at_most=True),
+    Goal(measure="runner-start", ours="parked, with a bridge", peers=("bwrap",), factor=1.3, at_most=True),
+    Goal(measure="runner-start", ours="wicketgate run --runner", peers=(), factor=40_000, at_most=True),
 )
 
 Table = dict[str, dict[str, Row]]  # measure key, subject name
@@ -114,7 +124,7 @@ def judge(table: Table, ours: Iterable[str]) -> list[Reached]:
     found = []
     for goal in GOALS:
         rows = table.get(goal.measure, {})
-        for name in ours:
+        for name in (one for one in ours if goal.ours in ("", one)):
             mine = _figure(rows.get(name), goal.of)
             for peer in goal.peers or ("",):
                 theirs = _figure(rows.get(peer), goal.of) if peer else 1.0

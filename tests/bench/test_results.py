@@ -8,8 +8,8 @@ from bench.ours import UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.results import GOALS, Row, judge
 
-OTHER_MEASURES = {"start", "idle", "rules"}
-OTHER_ROWS = {"10 rules"}
+OTHER_MEASURES = {"start", "runner-start", "idle", "rules"}
+OTHER_ROWS = {"10 rules", "bwrap"}
 
 
 def row(*values: float, cpu: float | None = None) -> Row:
@@ -39,6 +39,12 @@ def test_less_cpu_is_better(ours: float, reached: bool) -> None:
 def test_a_goal_without_peers_is_a_figure() -> None:
     judged = judge({"start": {"ours": row(250_000)}}, ["ours"])
     assert [(one.goal.words(one.peer), one.reached) for one in judged] == [("≤ 250,000", True)]
+
+
+def test_a_goal_may_be_about_one_row() -> None:
+    table = {"runner-start": {"bwrap": row(10_000), "parked": row(2_000), "built": row(20_000)}}
+    judged = {(one.ours, one.peer): one.reached for one in judge(table, ["parked", "built"])}
+    assert judged == {("built", "bwrap"): False, ("parked", "bwrap"): True, ("parked", ""): True}
 
 
 def test_a_round_without_a_sample_leaves_the_others_standing() -> None:
