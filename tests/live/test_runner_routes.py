@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.daemons import broker_daemon
 from tests.live.runners import Daemon, daemon, serving_uid
 from wicketgate.runner.client import Authority, Call, Runner
 
@@ -85,6 +86,25 @@ async def test_the_same_probe_yields_the_same_report(served: Daemon, runner: Run
     assert found["interfaces"] == ["lo"]
     assert {kind for kind, answer in found["sockets"].items() if answer == "worked"} <= {"1", "2", "10", "16"}
     assert found["oom"] == "900"
+
+
+async def test_the_same_probe_with_a_cable_yields_the_same_report_too() -> None:
+    rule = '[[rule]]\nname = "r"\naction = "allow"\nhosts = ["origin.example"]\nports = [443]\n'
+    with broker_daemon(rule) as broker, daemon(extra=f'attach = "{broker.attach}"') as made:
+        place = made.workspace()
+        (place / "probe.py").write_text(PROBE.read_text())
+        reports: dict[str, bytes] = {}
+        async with made.client() as runner:
+            for name, route in ROUTES.items():
+                (place / "report.json").unlink(missing_ok=True)
+                await route(runner, Authority(workspace=str(place), network="brokered"))
+                reports[name] = await asyncio.to_thread((place / "report.json").read_bytes)
+        for name, report in reports.items():
+            assert json.loads(report) == json.loads(reports["bash"]), f"{name} differs from bash"
+            assert report == reports["bash"]
+        found = json.loads(reports["bash"])
+        assert sorted(found["interfaces"]) == ["eth0", "lo"]
+        assert any("CA" in line.partition("=")[0] for line in found["environment"]), "the trust kit"
 
 
 async def test_the_probe_finds_what_it_looks_for() -> None:
