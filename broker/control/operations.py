@@ -280,11 +280,14 @@ class Operations:
 
     def record_session_lost(self, attach: Attach, worker: int) -> None:
         """A worker has died, and with it a session's connections."""
+        meter = None
+        with suppress(StoreError):
+            meter = self.book.find_meter(attach.grant) if attach.grant else None
         record = Record(
             kind=Kind.SESSION,
             event=Event.LOST,
             session=attach.session,
-            call=attach.call,
+            call=attach.call or (meter.grant.call if meter is not None else ""),
             grant=attach.grant,
             policy=self.policy.version,
             detail=f"worker {worker} has ended: what was open is closed without a record of its own",

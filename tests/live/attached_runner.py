@@ -107,13 +107,14 @@ class Runner:
                 writer.write(f"GET / HTTP/1.1\r\nHost: {name}:{port}\r\n\r\n".encode())
                 try:
                     head = await reader.readuntil(b"\r\n\r\n")
+                    words = head.split(b"\r\n")
+                    length = next(
+                        int(line.split(b":")[1]) for line in words if b"ontent-" in line and b"ength:" in line
+                    )
+                    await reader.readexactly(length)
                 except (asyncio.IncompleteReadError, ConnectionError):
                     counted["closed"] += 1
                     break
-                length = next(
-                    int(line.split(b":")[1]) for line in head.split(b"\r\n") if b"ontent-" in line and b"ength:" in line
-                )
-                await reader.readexactly(length)
                 counted[head.split()[1].decode()] += 1
             writer.close()
 
