@@ -30,11 +30,12 @@ from bench.processes import ROOT, cores
 from bench.report import print_goals, print_measure, write_document
 from bench.results import GOALS, Reached, Row, Table, as_document, judge
 from bench.runner_start import measure_runner_starts
+from bench.sandbox_runtime import SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS
 from bench.start_time import measure_starts
 from bench.subjects import Place, Running, Subject
 
 RESULTS: Final = ROOT / "bench" / "results"
-SUBJECTS: Final = (DIRECT, *PEERS, *INSPECTING, *OURS, UNLOGGED)
+SUBJECTS: Final = (DIRECT, *PEERS, SANDBOX_RUNTIME, *INSPECTING, SANDBOX_RUNTIME_TLS, *OURS, UNLOGGED)
 QUIET: Final = 0.7
 PACKAGES: Final = ("wicketgate", "broker", "sandbox", "netns", "certs")
 OTHER_TITLES: Final = {

@@ -30,6 +30,8 @@ FILES = {"block": BLOCK, "large": 200_000_000, "small": 1_000_000}  # the block,
 EDGE = 64  # bytes compared at either end of each piece received
 GREETING = b"bench\n"  # what the greeting origin answers to a ClientHello, before it closes
 
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
 AGAIN = "again"
 PENDING = (errno.EINPROGRESS, errno.EALREADY)
 
@@ -87,8 +89,10 @@ class Target:
         self.host = ask_address(self.name, name_server) if name_server else host
         proxy = order.get("proxy")
         self.first = (proxy[0], proxy[1]) if proxy else (self.host, self.port)
-        authority = f"{self.host}:{self.port}"
-        self.connect = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode() if proxy else b""
+        authority = f"{order.get('connect_to', self.host)}:{self.port}"
+        credentials = order.get("proxy_authorization")
+        field = f"Proxy-Authorization: {credentials}\r\n" if credentials else ""
+        self.connect = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{field}\r\n".encode() if proxy else b""
         self.hello = client_hello(self.name)
         self.tls = self._trust(order)
 
@@ -269,7 +273,7 @@ def secured(target: Target, loop: Loop) -> Generator[Any, None, ssl.SSLSocket]:
 
 
 def read_answer(sock: socket.socket) -> Generator[Any, None, bytes]:
-    """One response with Content-Length; its body."""
+    """One response with Content-Length, or in chunks as one peer makes of it; its body."""
     got = b""
     while (end := got.find(b"\r\n\r\n")) < 0:
         piece = yield from receive(sock)
@@ -277,6 +281,13 @@ def read_answer(sock: socket.socket) -> Generator[Any, None, bytes]:
             raise WrongBytesError(f"closed within the head {got[:80]!r}")
         got += piece
     head, body = got[:end].lower(), got[end + 4 :]
+    if b"\r\ntransfer-encoding: chunked" in head:
+        while not body.endswith(LAST_CHUNK):
+            piece = yield from receive(sock)
+            if not piece:
+                raise WrongBytesError("closed within the chunks")
+            body += piece
+        return join_chunks(body)
     length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
     while len(body) < length:
         piece = yield from receive(sock)
@@ -284,6 +295,18 @@ def read_answer(sock: socket.socket) -> Generator[Any, None, bytes]:
             raise WrongBytesError("closed within the body")
         body += piece
     return body
+
+
+def join_chunks(body: bytes) -> bytes:
+    """What a whole chunked body carries."""
+    pieces: list[bytes] = []
+    while True:
+        line, _, body = body.partition(b"\r\n")
+        size = int(line, 16)
+        if not size:
+            return b"".join(pieces)
+        pieces.append(body[:size])
+        body = body[size + 2 :]
 
 
 def read_head(sock: socket.socket) -> Generator[Any, None, bytes]:
@@ -399,7 +422,7 @@ class Held:
         inside = target.tls.wrap_socket(sock, server_hostname=target.name)
         inside.sendall(f"GET / HTTP/1.1\r\nHost: {target.name}:{target.port}\r\n\r\n".encode())
         got = b""
-        while not got.endswith(GREETING):
+        while GREETING not in got:
             piece = inside.recv(4096)
             if not piece:
                 raise WrongBytesError(f"closed after {got[:80]!r}")

@@ -90,3 +90,16 @@ def test_a_proxy_that_refuses_ends_the_run() -> None:
     with pytest.raises(load.WrongBytesError, match="403"):
         load.perform(order("greet", 9, proxy=proxy.listener.getsockname()))
     proxy.listener.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "carried"),
+    [
+        (b"6\r\nbench\n\r\n0\r\n\r\n", load.GREETING),
+        (b"1\r\nb\r\n5\r\nench\n\r\n0\r\n\r\n", load.GREETING),
+        (b"5\r\nbench\r\n0\r\n\r\n", b"bench"),
+    ],
+)
+def test_chunks_are_joined_before_they_are_compared(body: bytes, carried: bytes) -> None:
+    assert body.endswith(load.LAST_CHUNK)
+    assert load.join_chunks(body) == carried
