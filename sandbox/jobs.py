@@ -192,7 +192,8 @@ class Jobs:
         self._up_to_date(job)
         job.set_aside += [f"{finding.path}: {finding.done}" for finding in running.live.findings]
         del self._running[job.id]
-        self._record(job)
+        with contextlib.suppress(OSError):  # a full disk: this runner knows how it ended, the next will say `lost`
+            self._record(job)
         running.grown.set()
 
     async def _keep(self, running: _Running, chunk: bytes) -> None:

@@ -92,6 +92,8 @@ class TerminalSession:
     async def ask(self, argv: tuple[str, ...], stdin: bytes = b"") -> bytes:
         """Run a tmux client that must succeed; what it printed. Raises LaunchError."""
         answer = await self.client(argv, stdin)
+        if answer.code and self.has_ended:
+            raise LaunchError(Code.SESSION_OVER, "The terminal has ended.", "Open a new one.")
         if answer.code:
             text = answer.err.decode(errors="replace").strip()
             raise LaunchError(Code.SESSION_OVER, f"The terminal does not do that ({text}).", "Open a new one.")

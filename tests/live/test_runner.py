@@ -177,6 +177,14 @@ async def test_calls_of_a_session_share_one_sandbox(runner: Runner) -> None:
         await runner.run_in(session.id, Call(bash="true"))
 
 
+async def test_a_session_that_is_over_may_be_left(runner: Runner) -> None:
+    async with runner.session() as session:
+        both = await asyncio.gather(
+            runner.close_session(session.id), runner.close_session(session.id), return_exceptions=True
+        )
+        assert {getattr(one, "code", "closed") for one in both} <= {"closed", "unknown_id"}
+
+
 async def test_sessions_share_nothing(runner: Runner) -> None:
     async with runner.session() as one, runner.session() as other:
         await runner.run_in(one.id, Call(bash="echo secret > /tmp/note; echo secret > /dev/shm/note; sleep 300 &"))

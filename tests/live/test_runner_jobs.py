@@ -140,3 +140,43 @@ async def test_the_rights_of_the_launch_are_kept(served: Daemon, runner: Runner)
 async def test_a_job_that_cannot_be_executed(runner: Runner) -> None:
     job = await runner.start_job(Call(argv=["./nope"]))
     assert (await runner.wait_job(job.id)).state == "failed"
+
+
+async def test_a_job_that_ends_while_it_is_stopped_waited_for_and_removed(runner: Runner) -> None:
+    for number in range(12):
+        job = await runner.start_job(Call(bash="sleep 0.03; echo x"))
+        await asyncio.sleep(0.006 * number)
+        answers = await asyncio.gather(
+            runner.stop_job(job.id),
+            runner.stop_job(job.id),
+            runner.wait_job(job.id),
+            runner.remove_job(job.id),
+            return_exceptions=True,
+        )
+        for one in answers:
+            if isinstance(one, RunnerError):
+                assert one.code in {"unknown_id", "busy"}, one
+            else:
+                assert not isinstance(one, BaseException), one
+                assert one.state in {"ended", "stopped"}
+
+
+async def test_a_job_that_is_removed_while_it_is_read_ends_the_reading_whole(runner: Runner) -> None:
+    job = await runner.start_job(Call(bash="seq 1 800000"))
+    await runner.wait_job(job.id)
+    events = runner.logs(job.id)
+    assert isinstance(await anext(events), Output)
+    await runner.remove_job(job.id)
+    rest = [event async for event in events]
+    assert isinstance(rest[-1], LogEnd), "what is gone is cut, and the end is told"
+    assert rest[-1].state == "ended"
+
+
+async def test_a_job_whose_record_cannot_be_written_ends_all_the_same(served: Daemon, runner: Runner) -> None:
+    """A full disk costs the record, not the job, nor those who follow it."""
+    job = await runner.start_job(Call(bash="echo begun; sleep 0.5; echo over"))
+    (served.state / "jobs" / job.id).chmod(0o500)
+    kept, end, _ = await asyncio.wait_for(read(runner, job.id, follow=True), 20)
+    assert (kept, end.state) == (b"begun\nover\n", "ended")
+    assert (await runner.stop_job(job.id)).state == "ended"
+    (served.state / "jobs" / job.id).chmod(0o700)

@@ -145,6 +145,18 @@ async def test_the_end_of_the_shell_is_the_end_of_the_terminal(runner: Runner) -
         await runner.send(opened.id, "x")
 
 
+async def test_a_terminal_that_is_closed_twice_and_under_a_command(runner: Runner) -> None:
+    opened = await runner.open_terminal()
+    count = (await runner.health()).terminals
+    running = asyncio.ensure_future(runner.run_in_terminal(opened.id, "sleep 30"))
+    await shown(runner, opened.id, "wicketgate-")
+    closed = await asyncio.gather(runner.close_terminal(opened.id), runner.close_terminal(opened.id))
+    assert [one.state for one in closed] == ["ended", "ended"]
+    (ended,) = await asyncio.gather(running, return_exceptions=True)
+    assert getattr(ended, "code", None) in {None, "session_over"}, ended
+    assert (await runner.health()).terminals == count - 1
+
+
 async def test_a_busy_terminal_says_so(runner: Runner, terminal: str) -> None:
     await runner.send(terminal, "cat", keys=("Enter",))
     await shown(runner, terminal, "^.*cat$")

@@ -107,12 +107,16 @@ class Runner:
 
     @asynccontextmanager
     async def session(self, authority: Authority | None = None) -> AsyncIterator[schema.SessionState]:
-        """An open session that is closed at the end."""
+        """An open session that is closed at the end; one that is over by then is no error."""
         opened = await self.open_session(authority)
         try:
             yield opened
         finally:
-            await self.close_session(opened.id)
+            try:
+                await self.close_session(opened.id)
+            except RunnerError as error:
+                if error.code != "unknown_id":
+                    raise
 
     async def sessions(self) -> list[schema.SessionState]:
         """The open sessions."""

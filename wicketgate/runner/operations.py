@@ -95,22 +95,21 @@ class Operations(TerminalOperations):
         return _job(self._job(identity))
 
     async def read_logs(self, _caller: Caller, events: Events, query: schema.LogsQuery, *, identity: str) -> None:
-        self._job(identity)
+        job = self._job(identity)  # it may be removed while it is read
         offset = query.offset
         async for piece in self.jobs.logs(identity, offset, follow=query.follow):
             await events.send(_output("log", piece.data, offset=piece.offset, cut_bytes=piece.cut))
             offset = piece.offset + len(piece.data)
-        await events.send(schema.LogEnd(state=self._job(identity).state.value, offset=offset))
+        await events.send(schema.LogEnd(state=job.state.value, offset=offset))
 
     async def wait_job(self, _caller: Caller, query: schema.WaitQuery, *, identity: str) -> schema.JobState:
-        self._job(identity)
-        job = await self.jobs.wait(identity, query.timeout)
-        return _job(job or self._job(identity))
+        job = self._job(identity)
+        return _job(await self.jobs.wait(identity, query.timeout) or job)
 
     async def stop_job(self, _caller: Caller, *, identity: str) -> schema.JobState:
-        self._job(identity)
+        job = self._job(identity)
         await self.jobs.stop(identity)
-        return _job(self._job(identity))
+        return _job(job)
 
     async def remove_job(self, _caller: Caller, *, identity: str) -> schema.JobState:
         job = self._job(identity)
@@ -176,7 +175,7 @@ class Operations(TerminalOperations):
             started_at=_time(self.started_at),
             sessions=len(self.sessions.everything()),
             jobs_running=sum(job.state is JobOutcome.RUNNING for job in self.jobs.everything()),
-            terminals=len(self.terminals.everything()),
+            terminals=sum(not one.has_ended for one in self.terminals.everything()),
             bounds="none" if support is None else support.version.value,
             refused=None if problem is None else str(problem.code),
             broker=self.broker,
