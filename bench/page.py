@@ -30,6 +30,13 @@ the proxy itself does: the kernel counts it for each process.
 """
 
 
+LOAD_BOUND: Final = """
+*By CPU*: client and origin, which share one core, could give no more while a proxy could, so the rates are theirs. What
+is compared is how many operations a second of each proxy's own CPU time is enough for. The rates are below, and the
+ceiling of client and origin alone is the row *direct*.
+"""
+
+
 def write_page(document: dict[str, Any], page: Path = PAGE) -> list[Path]:
     """Write the page and its plots; the paths written."""
     plots = page.with_suffix("")
@@ -86,9 +93,14 @@ def _about(about: dict[str, Any]) -> Iterator[str]:
 def _goals(document: dict[str, Any]) -> Iterator[str]:
     yield "\n## Against the goals\n"
     yield "| measure | ours | goal | here | |\n|---|---|---|---|---|"
+    bound = False
     for one in document.get("goals", []):
         place = "reached" if one["reached"] else "**not reached**"
-        yield f"| {one['title']} | {one['ours']} | {one['goal']} | {format_figure(one['ratio'])} | {place} |"
+        by = f" (by {one['by']})" if one.get("by") else ""
+        bound = bound or bool(by)
+        yield f"| {one['title']} | {one['ours']} | {one['goal']} | {format_figure(one['ratio'])}{by} | {place} |"
+    if bound:
+        yield LOAD_BOUND
 
 
 def _table(measure: dict[str, Any]) -> Iterator[str]:

@@ -11,8 +11,6 @@ from rich.table import Table as Grid
 from bench.measures import Unit
 from bench.results import Reached, Row
 
-FULL = 0.93
-
 
 def print_measure(console: Console, title: str, unit: Unit, rows: dict[str, Row], *, reference: str) -> None:
     """One table: the figure, what it cost, and the ratio to the reference peer."""
@@ -35,7 +33,7 @@ def busy(row: Row) -> str:
     """The proxy's core and the load's. Where the second is full and the first is not, the rate is a lower bound."""
     if row.proxy_core is None or row.load_core is None:
         return ""
-    bound = " (load-bound)" if row.cpu is not None and row.load_core > FULL > row.proxy_core else ""
+    bound = " (load-bound)" if row.is_load_bound else ""
     return f"{percent(row.proxy_core)} {percent(row.load_core)}{bound}"
 
 
@@ -64,7 +62,7 @@ def print_goals(console: Console, reached: list[Reached], titles: dict[str, str]
             titles.get(one.goal.measure, one.goal.measure),
             one.ours,
             one.goal.words(one.peer),
-            figure(one.ratio),
+            f"{figure(one.ratio)} (by {one.by})" if one.by else figure(one.ratio),
             "reached" if one.reached else "not reached",
         )
     console.print(grid)

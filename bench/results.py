@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from bench.curves import Curve
 
 
+FULL: Final = 0.93  # share of a core's time from which it is the bottleneck
+
+
 def _median(figures: Iterable[float | None]) -> float | None:
     known = [figure for figure in figures if figure is not None]
     return statistics.median(known) if known else None
@@ -43,6 +46,13 @@ class Row:
         values = [sample.value for sample in self.samples]
         middle = self.value
         return (max(values) - min(values)) / 2 / middle if middle else None
+
+    @property
+    def is_load_bound(self) -> bool:
+        """Whether client and origin had no more to give while the proxy had: then the rate is theirs."""
+        if self.cpu is None or self.proxy_core is None or self.load_core is None:
+            return False
+        return self.load_core > FULL > self.proxy_core
 
     @property
     def proxy_core(self) -> float | None:
@@ -80,7 +90,7 @@ class Goal:
 GOALS: Final = (
     Goal(measure="new", peers=("Squid", "tinyproxy"), factor=1.3),
     Goal(measure="kept", peers=("Squid",), factor=1.0),
-    Goal(measure="bulk-8", peers=("Squid",), factor=1.5),
+    Goal(measure="bulk-8", peers=("Squid", "sandbox-runtime"), factor=1.5),
     Goal(measure="bulk-8", peers=("Squid",), factor=0.6, of="cpu", at_most=True),
     Goal(measure="bulk-tls", peers=("Squid",), factor=0.95),
     Goal(measure="wait-kept", peers=("Squid",), factor=1.1, at_most=True),
@@ -88,9 +98,10 @@ GOALS: Final = (
     Goal(measure="memory", peers=(), factor=4, at_most=True),
     Goal(measure="inspect-kept", peers=("Squid ssl_bump",), factor=1.1),
     Goal(measure="inspect-kept", peers=("mitmdump",), factor=15),
+    Goal(measure="inspect-kept", peers=("sandbox-runtime, TLS terminated",), factor=4),
     Goal(measure="inspect-kept", peers=("Wicketgate, inspect, no log",), factor=0.85),
     Goal(measure="inspect-new", peers=("Squid ssl_bump",), factor=5),
-    Goal(measure="inspect-new", peers=("mitmdump",), factor=10),
+    Goal(measure="inspect-new", peers=("mitmdump", "sandbox-runtime, TLS terminated"), factor=10),
     Goal(measure="inspect-bulk-1", peers=("Squid ssl_bump",), factor=2.3),
     Goal(measure="inspect-bulk-8", peers=("Squid ssl_bump",), factor=2.3),
     Goal(measure="inspect-wait-kept", peers=("Squid ssl_bump",), factor=0.8, at_most=True),
@@ -117,6 +128,7 @@ class Reached:
     peer: str
     ratio: float
     reached: bool
+    by: str = ""  # what was compared instead of the rate, where the load was the bottleneck
 
 
 def judge(table: Table, ours: Iterable[str]) -> list[Reached]:
@@ -125,20 +137,30 @@ def judge(table: Table, ours: Iterable[str]) -> list[Reached]:
     for goal in GOALS:
         rows = table.get(goal.measure, {})
         for name in (one for one in ours if goal.ours in ("", one)):
-            mine = _figure(rows.get(name), goal.of)
             for peer in goal.peers or ("",):
-                theirs = _figure(rows.get(peer), goal.of) if peer else 1.0
-                if mine and theirs:
-                    ratio = mine / theirs
-                    found.append(
-                        Reached(goal=goal, ours=name, peer=peer, ratio=ratio, reached=goal.is_reached_by(ratio)),
-                    )
+                ratio, by = _compare(goal, rows.get(name), rows.get(peer), alone=not peer)
+                if ratio:
+                    reached = goal.is_reached_by(ratio)
+                    found.append(Reached(goal=goal, ours=name, peer=peer, ratio=ratio, reached=reached, by=by))
     return found
 
 
-def _figure(row: Row | None, of: str) -> float | None:
-    figure: float | None = getattr(row, of) if row else None
-    return figure
+def _compare(goal: Goal, mine: Row | None, theirs: Row | None, *, alone: bool) -> tuple[float | None, str]:
+    """The ratio, and what it is of where that is not the figure itself.
+
+    Two rates of which one is the load's own say nothing of the proxies: then it is how often their CPU would do it.
+    """
+    if mine is None or (theirs is None and not alone):
+        return None, ""
+    if theirs is None:
+        return mine.value, ""
+    if goal.of == "value" and not goal.at_most and (mine.is_load_bound or theirs.is_load_bound):
+        return _ratio(theirs.cpu, mine.cpu), "CPU"
+    return _ratio(getattr(mine, goal.of), getattr(theirs, goal.of)), ""
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
 
 
 def as_document(
@@ -159,6 +181,7 @@ def as_document(
                 "goal": one.goal.words(one.peer),
                 "ratio": one.ratio,
                 "reached": one.reached,
+                "by": one.by,
             }
             for one in reached
         ],

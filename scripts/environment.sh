@@ -175,6 +175,14 @@ pip_into() {
         die "The locked packages could not be installed into $place; pip's message above says why."
 }
 
+# The peer of the bench that comes from npm's registry, where there is npm. It also asks for Node, ripgrep and socat.
+ensure_npm_peer() {
+    if command -v npm >/dev/null 2>&1 && [ ! -d .venv-bench/npm/node_modules ]; then
+        npm install --silent --no-audit --no-fund --prefix .venv-bench/npm @anthropic-ai/sandbox-runtime >&2 ||
+            say 'sandbox-runtime is left out.'
+    fi
+}
+
 # Everything the groups $@ need, and the environment .venv.
 ensure_all() {
     ensure_packages "$@"

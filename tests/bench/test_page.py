@@ -45,6 +45,14 @@ def test_the_page_has_every_figure_and_every_plot(document: dict[str, Any], tmp_
     assert all(f"](performance/{plot.name})" in text and plot.exists() for plot in plots)
 
 
+def test_a_goal_that_was_judged_by_cpu_says_so(document: dict[str, Any], tmp_path: Path) -> None:
+    assert "By CPU" not in write_page(document, tmp_path / "performance.md")[0].read_text()
+    document["goals"][0]["by"] = "CPU"
+    text = write_page(document, tmp_path / "performance.md")[0].read_text()
+    assert "| 1.50 (by CPU) | reached |" in text
+    assert "*By CPU*" in text
+
+
 def test_a_bar_is_as_long_as_its_value() -> None:
     drawn = ET.fromstring(bars("t", {"a & b": 50.0, "c": 100.0}, unit="µs", ours=frozenset(["c"])))
     one, other = drawn.iter(f"{SVG}rect")

@@ -7,6 +7,7 @@ from bench.measures import MEASURES, Sample
 from bench.ours import UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.results import GOALS, Row, judge
+from bench.sandbox_runtime import SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS
 
 OTHER_MEASURES = {"start", "runner-start", "idle", "rules"}
 OTHER_ROWS = {"10 rules", "bwrap"}
@@ -36,6 +37,20 @@ def test_less_cpu_is_better(ours: float, reached: bool) -> None:
     assert judged == {"value": True, "cpu": reached}
 
 
+@pytest.mark.parametrize(
+    ("proxy_core", "load_core", "ratio", "by"),
+    [(0.8, 0.98, 2.0, "CPU"), (0.99, 0.98, 1.1, ""), (0.99, 0.5, 1.1, "")],
+)
+def test_rates_that_are_the_loads_own_are_not_compared(
+    proxy_core: float, load_core: float, ratio: float, by: str
+) -> None:
+    def one(value: float, cpu: float) -> Row:
+        return Row(samples=[Sample(value=value, cpu=cpu, proxy_core=proxy_core, load_core=load_core)])
+
+    (judged,) = judge({"kept": {"Squid": one(1000, 40), "ours": one(1100, 20)}}, ["ours"])
+    assert (judged.ratio, judged.by) == (pytest.approx(ratio), by)
+
+
 def test_a_goal_without_peers_is_a_figure() -> None:
     judged = judge({"start": {"ours": row(250_000)}}, ["ours"])
     assert [(one.goal.words(one.peer), one.reached) for one in judged] == [("≤ 250,000", True)]
@@ -61,7 +76,7 @@ def test_what_failed_is_not_judged() -> None:
 
 def test_goals_name_measures_and_subjects_that_exist() -> None:
     assert {goal.measure for goal in GOALS} <= {measure.key for measure in MEASURES} | OTHER_MEASURES
-    subjects = (*PEERS, *INSPECTING, UNLOGGED)
+    subjects = (*PEERS, *INSPECTING, SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS, UNLOGGED)
     assert {peer for goal in GOALS for peer in goal.peers} <= {one.name for one in subjects} | OTHER_ROWS
 
 
