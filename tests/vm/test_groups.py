@@ -15,7 +15,7 @@ GROUP = "/sys/fs/cgroup/delegated"
 MIB = 1 << 20
 USER = 1234
 PLACE = "/run/groups"
-CONFIG = f'version = 1\n[runner]\nstate = "{PLACE}/state"\nruntime = "{PLACE}/run"\n'
+CONFIG = f'version = 1\n[runner]\nstate = "{PLACE}/state"\nruntime = "{PLACE}/run"\nparked = 0\n'
 # In the machine: starts the runner as process of the delegated group, asks it, and prints one document.
 PROGRAM = """
 import asyncio, glob, json, os, signal, subprocess, sys, time
