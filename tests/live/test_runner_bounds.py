@@ -96,7 +96,7 @@ BOMBS = {
     "processor time": Bomb(SPINS, LimitsAsked(cpu_seconds=1)),
     **{
         f"a full {place}": Bomb(FILLS, LimitsAsked(tmp_bytes=8 * MIB), (place,))
-        for place in ("/tmp", "/var/tmp", "/run", "/home/sandbox")  # noqa: S108  the sandbox's own
+        for place in ("/tmp", "/var/tmp", "/run", "/home/sandbox")
     },
 }
 
