@@ -25,6 +25,7 @@ COMMANDS = {
     "audit": "wicketgate.commands.audit:audit",
     "certs": "wicketgate.commands.certs:certs",
     "doctor": "wicketgate.commands.doctor:command",
+    "health": "wicketgate.commands.health:command",
     "broker": "wicketgate.commands.broker:command",
     "runner": "wicketgate.commands.runner:command",
     "job": "wicketgate.commands.job:job",
