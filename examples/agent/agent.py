@@ -4,16 +4,17 @@
     GET /health                                                 whether broker and runner serve
 
 What a tool may reach stands in `tools` and nowhere in a request: the two halves of a call never mix. A real server adds
-users, workspaces and its model; the way of a call stays the same.
+users, workspaces and its model; the way of a call stays the same. It knows no users, so it serves programs on the same
+machine and nobody else: a page that is open in a browser there is refused.
 """
 
-import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from broker.control.client import BrokerError
@@ -22,6 +23,15 @@ from wicketgate import Authority, Broker, Call, Runner, RunnerError
 
 MAX_REQUEST = 256 * 1024
 GRANT_SECONDS, CALL_SECONDS = 120.0, 60.0
+# A name that somebody else's server answered with 127.0.0.1 is none of these.
+HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What a model may write."""
+
+    tool: str
+    script: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +84,37 @@ def _answer(call: str, grant: str | None, done: Any) -> dict[str, Any]:
     }
 
 
+@web.middleware
+async def refuse_pages(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Let programs in and no page: neither one that posts across origins nor one whose name was bound to loopback."""
+    host = request.headers.get("Host", "")
+    name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+    known = (name if colon and port.isdecimal() else host).lower() in HOSTS
+    from_page = "Origin" in request.headers or any(one.lower().startswith("sec-fetch-") for one in request.headers)
+    if not known or from_page:
+        return _refuse(403, "This server is for programs on this machine: send Host: localhost.")
+    return await handler(request)
+
+
 async def handle_call(request: web.Request) -> web.Response:
     """POST /calls."""
+    if request.content_type != "application/json":
+        return _refuse(415, "Send Content-Type: application/json.")
     try:
-        body = await request.json()
-    except json.JSONDecodeError:
-        return _refuse(400, "The body is no JSON document.")
-    if not isinstance(body, dict) or set(body) != {"tool", "script"} or not isinstance(body["script"], str):
+        asked = msgspec.json.decode(await request.read(), type=Asked)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return _refuse(400, 'A call is {"tool": NAME, "script": TEXT} and nothing else.')
     known = request.app[TOOLS].by_name
-    tool = known.get(body["tool"]) if isinstance(body["tool"], str) else None
+    tool = known.get(asked.tool)
     if tool is None:
         return _refuse(404, f"There is no such tool; there are {', '.join(known)}.")
     try:
-        return web.json_response(await run_call(tool, body["script"]))
-    except (BrokerError, RunnerError) as error:
+        return web.json_response(await run_call(tool, asked.script))
+    except RunnerError as error:
+        return _refuse(error.status if error.status in {400, 422, 429} else 502, str(error))
+    except BrokerError as error:
         return _refuse(502, str(error))
 
 
@@ -108,7 +134,7 @@ def _refuse(status: int, detail: str) -> web.Response:
 
 def make_app(environ: Mapping[str, str]) -> web.Application:
     """The application."""
-    app = web.Application(client_max_size=MAX_REQUEST)
+    app = web.Application(client_max_size=MAX_REQUEST, middlewares=[refuse_pages])
     app[TOOLS] = tools(environ)
     app.add_routes([web.post("/calls", handle_call), web.get("/health", handle_health)])
     return app

@@ -106,7 +106,9 @@ class Stack:
         """Ask the example agent server as its users do, through the port that the engine publishes on loopback."""
         enter = ["nsenter", "--target", str(self.engine.init), "--net", "--"]
         words = ["curl", "-sS", "--max-time", "90", "-w", "\n%{http_code}", f"http://127.0.0.1:8080{path}"]
-        done = subprocess.run([*enter, *words, "-d", json.dumps(document)], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [*enter, *words, "--json", json.dumps(document)], check=False, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         text, _, status = done.stdout.rpartition("\n")
         return int(status), dict(json.loads(text))
