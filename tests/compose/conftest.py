@@ -4,11 +4,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.compose.engine import Engine, debian_tree, start_engine
-from tests.compose.image import build, copy_project, download_wheels, import_base
+from tests.compose.image import build, copy_as_another, copy_project, download_wheels, import_base
 from tests.compose.stack import Stack, prepare
 
 
@@ -21,17 +22,23 @@ def engine_work() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def engine(engine_work: Path) -> Iterator[Engine]:
-    """An engine on no network but its own, which has the image, built the documented way."""
-    project = engine_work / "project"
+def builds(engine_work: Path) -> list[dict[str, Any]]:
+    """The image, built the documented way, and once more without a cache from another copy of the project."""
+    project, again = engine_work / "project", engine_work / "again"
     project.mkdir()
     copy_project(project)
     download_wheels(project / "deploy/wheels")
-    tree = debian_tree("engine")
-    with start_engine(tree, engine_work, project, network=True) as builder:
+    copy_as_another(project, again)
+    with start_engine(debian_tree("engine"), engine_work, project, network=True) as builder:
         import_base(builder, debian_tree("base"))
-        build(builder)
-    with start_engine(tree, engine_work, project) as running:
+        return [build(builder), build(builder, "--no-cache", directory="/run/work/again")]
+
+
+@pytest.fixture(scope="session")
+def engine(engine_work: Path, builds: list[dict[str, Any]]) -> Iterator[Engine]:
+    """An engine on no network but its own, which has the image."""
+    assert builds
+    with start_engine(debian_tree("engine"), engine_work, engine_work / "project") as running:
         yield running
 
 

@@ -103,10 +103,15 @@ class Engine:
         return self._checked(self.run("docker", *words, given=given, seconds=seconds), words)
 
     def compose(
-        self, *words: str, settings: Sequence[str] = (), seconds: float = 120, check: bool = True
+        self,
+        *words: str,
+        settings: Sequence[str] = (),
+        seconds: float = 120,
+        check: bool = True,
+        directory: str = "/run/project",
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `docker-compose` in the project's directory. `settings`: variables that its files name, "NAME=VALUE"."""
-        done = self.run("env", *settings, "docker-compose", *words, directory="/run/project", seconds=seconds)
+        done = self.run("env", *settings, "docker-compose", *words, directory=directory, seconds=seconds)
         if check:
             self._checked(done, words)
         return done

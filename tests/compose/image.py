@@ -4,13 +4,14 @@ The wheels come through this machine's own pip, checked against the lock, becaus
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.compose.engine import Engine, EngineError, debian_tree
 from tests.tree import ROOT, project_files
@@ -67,8 +68,17 @@ def import_base(engine: Engine, tree: Path) -> None:
         raise EngineError(f"import of the base: {done.stderr.decode(errors='replace')}")
 
 
-def build(engine: Engine, *options: str) -> None:
-    """Build the image with Compose from /run/project, as the documentation says, without the Python index."""
+def build(engine: Engine, *options: str, directory: str = "/run/project") -> dict[str, Any]:
+    """Build the image with Compose, as the documentation says, without the Python index; what the engine says of it."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     arguments = ["--build-arg", f"BASE={BASE}", "--build-arg", "OFFLINE=yes", "--build-arg", f"VERSION={version}"]
-    engine.compose("build", *arguments, *options, "broker", seconds=400)
+    engine.compose("build", *arguments, *options, "broker", seconds=600, directory=directory)
+    return dict(json.loads(engine.docker("image", "inspect", IMAGE))[0])
+
+
+def copy_as_another(project: Path, target: Path) -> None:
+    """The same tree as somebody else may have it: other times, and whoever may read may write, too."""
+    shutil.copytree(project, target, symlinks=True, copy_function=shutil.copyfile)
+    for path in [target, *target.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o777 if path.is_dir() or os.access(project / path.relative_to(target), os.X_OK) else 0o666)

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from typing import Any
 
 from tests.compose.engine import Engine
 from tests.compose.image import BASE, IMAGE
@@ -65,14 +66,42 @@ def test_it_is_small(engine: Engine) -> None:
     assert sizes[IMAGE] - sizes[BASE] < MOST_BYTES
 
 
-def test_our_part_is_the_same_each_time_it_is_built(engine: Engine) -> None:
-    """The byte code is checked by content, so no file holds a time; the wheel is built with a fixed one."""
-    script = r"""
-    /opt/wicketgate/bin/python - <<'END'
-import pathlib, struct
-for path in pathlib.Path("/opt/wicketgate/lib").rglob("*.pyc"):
-    if struct.unpack("<I", path.read_bytes()[4:8])[0] & 1 == 0: print(path)
-END
-    find /opt/wicketgate -name direct_url.json
+def test_it_is_the_same_bit_by_bit_each_time_it_is_built(builds: list[dict[str, Any]]) -> None:
+    """Layers and configuration, with nothing from a cache, and from a checkout with other times and modes."""
+    first, second = builds
+    assert first["RootFS"]["Layers"] == second["RootFS"]["Layers"]
+    assert (first["Id"], first["Created"]) == (second["Id"], "2026-01-01T00:00:00Z")
+
+
+def test_python_need_not_compile_what_comes_with_the_image(engine: Engine) -> None:
+    """Times are part of what Python checks; ours is checked by content alone, Debian's by the time of its package."""
+    script = """
+    for python in /usr/bin/python3 /opt/wicketgate/bin/python; do
+        $python -I -v -c 'import asyncio, json, ssl' 2>&1 | grep -c -e 'bytecode is stale' -e 'mtime mismatch'
+        $python -I -v -c 'import asyncio, json, ssl' 2>&1 | grep -c 'code object from .*pyc'
+    done
+    /opt/wicketgate/bin/python -I -v -c 'import wicketgate.cli, aiohttp' 2>&1 | grep -c "code object from '.*[.]py'"
+    true
     """
-    assert sh(engine, script) == ""
+    stale, compiled, own_stale, own_compiled, from_source = sh(engine, script).split()
+    assert (stale, own_stale, from_source) == ("0", "0", "0")
+    assert int(compiled) > 20
+    assert int(own_compiled) > 20
+
+
+def test_tools_find_what_it_is_made_of(engine: Engine) -> None:
+    """The package databases that scanners read are whole, and say what we wrote down ourselves."""
+    status = sh(engine, "cat /var/lib/dpkg/status").split("\n\n")
+    fields = [
+        dict(line.split(": ", 1) for line in one.splitlines() if re.match(r"[A-Z][\w-]*: ", line)) for one in status
+    ]
+    installed = {(one["Package"], one["Version"]) for one in fields if one.get("Status") == "install ok installed"}
+    rows = [line.split("\t") for line in sh(engine, "cat /usr/share/wicketgate/debian-packages.tsv").splitlines()]
+    assert installed == {(name, version) for name, version, _architecture in rows}
+
+    metadata = sh(engine, "cat /opt/wicketgate/lib/python3*/site-packages/*.dist-info/METADATA")
+    found = set(
+        zip(*(re.findall(rf"^{key}: (\S+)$", metadata, re.MULTILINE) for key in ("Name", "Version")), strict=True)
+    )
+    recorded = sh(engine, "cat /usr/share/wicketgate/python-packages.txt").splitlines()
+    assert {f"{name}=={version}" for name, version in found} == set(recorded)
