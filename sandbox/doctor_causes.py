@@ -115,14 +115,15 @@ _LIMITS = {
     Step.HOST_NAME: "user.max_uts_namespaces",
     Step.NETWORK_NAMESPACE: "user.max_net_namespaces",
 }
+# Kernel modules, and the options of a kernel that has them.
 _MODULES = {
-    Step.VETH: "veth (CONFIG_VETH)",
-    Step.CAPTURE: "nf_tables, nft_tproxy and nft_reject_inet (CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY)",
-    Step.LISTENERS: "IPv4 with transparent sockets",
+    Step.VETH: ("veth", "CONFIG_VETH"),
+    Step.CAPTURE: ("nf_tables nft_tproxy nft_reject_inet", "CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY"),
 }
 _ABSENT = frozenset(
     {errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.ENOENT, errno.EAFNOSUPPORT, errno.ENODEV, errno.ENOPROTOOPT}
 )
+_USER = frozenset({Step.USER_NAMESPACE, Step.NESTED})
 _RESTRICT, _CLONE = "kernel.apparmor_restrict_unprivileged_userns", "kernel.unprivileged_userns_clone"
 _REPORT = "None is known; `wicketgate doctor --json` shows all that was found, for a report."
 
@@ -194,8 +195,6 @@ def _apparmor(attempt: Attempt, facts: Facts) -> Cause | None:
         return None
     if attempt.error == errno.EPERM and attempt.step is Step.PROCESSES and facts.masked:
         return None  # AppArmor's own answer to a mount is EACCES
-    if attempt.error == errno.EPERM and facts.sysctls.get(_CLONE) == 0:
-        return None
     return Cause(
         layer=Layer.APPARMOR,
         sentence=f"The AppArmor profile {label} around this process forbids {what(attempt.step)}.",
@@ -217,7 +216,7 @@ def _selinux(attempt: Attempt, facts: Facts) -> Cause | None:
 
 
 def _sysctl(attempt: Attempt, facts: Facts) -> Cause | None:
-    if attempt.error != errno.EPERM or facts.sysctls.get(_CLONE) != 0:
+    if attempt.error != errno.EPERM or facts.sysctls.get(_CLONE) != 0 or attempt.step not in _USER:
         return None
     return Cause(
         layer=Layer.SYSCTL,
@@ -252,12 +251,13 @@ def _masked(attempt: Attempt, facts: Facts) -> Cause | None:
 
 
 def _missing(attempt: Attempt, _facts: Facts) -> Cause | None:
-    said = attempt.detail or os.strerror(attempt.error)
-    if attempt.step in _MODULES and attempt.error in _ABSENT:
+    if attempt.step in {*_MODULES, Step.LISTENERS} and attempt.error in _ABSENT:
+        modules, options = _MODULES.get(attempt.step, ("", "IPv4 and transparent sockets"))
+        load = f"On the host, as root: modprobe -a {modules}, and the same names in /etc/modules-load.d/. "
         return Cause(
             layer=Layer.KERNEL,
-            sentence=f"The kernel lacks what {what(attempt.step)} needs ({said}).",
-            cure=f"On the host, as root: load the module with modprobe, or use a kernel with {_MODULES[attempt.step]}.",
+            sentence=f"The kernel lacks what is needed for {what(attempt.step)}: {_said(attempt)}.",
+            cure=(load + "Where modprobe finds none: " if modules else "Use ") + f"a kernel with {options}.",
         )
     if attempt.error in {errno.EINVAL, errno.ENOSYS} and attempt.step in _LIMITS:
         return Cause(
@@ -270,12 +270,17 @@ def _missing(attempt: Attempt, _facts: Facts) -> Cause | None:
 
 def _unexplained(attempt: Attempt, _facts: Facts) -> Cause:
     hint = " A process in a chroot gets none." if attempt.step is Step.USER_NAMESPACE else ""
-    said = attempt.detail or os.strerror(attempt.error)
     return Cause(
         layer=Layer.KERNEL,
-        sentence=f"The kernel refuses {what(attempt.step)} ({said}), and no layer in sight explains it.{hint}",
+        sentence=(
+            f"The kernel refuses {what(attempt.step)} ({_said(attempt)}), and no layer in sight explains it.{hint}"
+        ),
         cure=_REPORT,
     )
+
+
+def _said(attempt: Attempt) -> str:
+    return attempt.detail or os.strerror(attempt.error)
 
 
 def _confined(label: str) -> bool:
@@ -283,5 +288,6 @@ def _confined(label: str) -> bool:
     return bool(label) and not label.startswith("unconfined") and not label.endswith(("(complain)", "(unconfined)"))
 
 
-# A filter is asked first, because behind one nothing else was reached. A limit has an error of its own.
-_RULES: tuple[_Rule, ...] = (_seccomp, _limit, _ubuntu, _apparmor, _selinux, _sysctl, _unmapped, _masked, _missing)
+# A switch that is off is a cause whatever else there is, and it is asked before the arguments are, which makes it look
+# like a filter. Then the filter, because behind one nothing else was reached. A limit has an error of its own.
+_RULES: tuple[_Rule, ...] = (_sysctl, _seccomp, _limit, _ubuntu, _apparmor, _selinux, _unmapped, _masked, _missing)

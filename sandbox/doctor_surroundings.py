@@ -33,8 +33,11 @@ def check_broker(attach: Path | None) -> Finding:
 
 def _try_broker(attach: Path) -> tuple[str, str] | None:
     start = "Start `wicketgate broker` with a `runtime` that this process sees as the same directory."
+    closed = "Let the directory of the socket be entered by the runner's group, and name the runner in [attach]."
     try:
         status = attach.lstat()
+    except PermissionError:
+        return f"User {os.geteuid()} may not look into {attach.parent}, where the broker's socket is to be.", closed
     except OSError as error:
         return f"There is no broker's socket at {attach} ({error.strerror}).", start
     if not stat.S_ISSOCK(status.st_mode):
@@ -44,17 +47,15 @@ def _try_broker(attach: Path) -> tuple[str, str] | None:
         try:
             connection.connect(str(attach))
             owner = _owner(connection)
+            if owner != status.st_uid:  # nothing that it says counts
+                return f"{attach} belongs to user {status.st_uid}, but user {owner} answers at it.", (
+                    "Let nobody but the broker write the socket's directory, and start the broker anew."
+                )
             greeting, _ = handoff.receive(connection)
         except PermissionError:
-            return f"User {os.geteuid()} may not connect to {attach}, which belongs to user {status.st_uid}.", (
-                "Let the directory of the socket be entered by the runner's group, and name the runner in [attach]."
-            )
+            return f"User {os.geteuid()} may not connect to {attach}, which belongs to user {status.st_uid}.", closed
         except (OSError, handoff.HandoffError) as error:
             return f"Nobody answers at {attach} ({getattr(error, 'strerror', None) or error}).", start
-    if owner != status.st_uid:
-        return f"{attach} belongs to user {status.st_uid}, but user {owner} answers at it.", (
-            "Let nobody but the broker write the socket's directory, and start the broker anew."
-        )
     return _judge_greeting(greeting, attach)
 
 

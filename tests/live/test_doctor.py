@@ -1,5 +1,6 @@
 """`wicketgate doctor` on a host: it says what is, and its proof from inside can fail."""
 
+import itertools
 import json
 import os
 import socket
@@ -80,6 +81,12 @@ def test_outside_of_a_sandbox_the_proof_fails() -> None:
         assert checks[name] is False, checks
 
 
+def let_pass(tmp_path: Path) -> None:
+    """The serving user may be another than the one who runs the tests."""
+    for place in itertools.takewhile(lambda one: not one.stat().st_mode & 0o001, (tmp_path, *tmp_path.parents)):
+        place.chmod(0o711)
+
+
 def bind(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
@@ -115,9 +122,7 @@ def silent(path: Path) -> socket.socket:
     ],
 )
 def test_a_broker_that_does_not_answer(tmp_path: Path, make: Callable[[Path], object], sentence: str) -> None:
-    for place in (tmp_path, *tmp_path.parents[:3]):
-        if place.stat().st_uid == os.geteuid() and place.name.startswith(("pytest", "test", "m", "p", "o")):
-            place.chmod(0o755)
+    let_pass(tmp_path)
     path = tmp_path / "s"
     kept = make(path)
     code, report = doctor("--attach", str(path))
@@ -128,6 +133,40 @@ def test_a_broker_that_does_not_answer(tmp_path: Path, make: Callable[[Path], ob
     assert report["modes"] == {"sandbox": True, "bridge": False}
     if isinstance(kept, socket.socket):
         kept.close()
+
+
+@pytest.mark.root_only
+def test_a_socket_at_which_somebody_else_answers(tmp_path: Path) -> None:
+    """Whoever could write the directory put a socket of its own there and gave it the broker's look."""
+    let_pass(tmp_path)
+    path = tmp_path / "s"
+    with silent(path):
+        os.chown(path, 64320, 64320)
+        code, report = doctor("--attach", str(path))
+    found = finding(report, "broker")
+    assert (code, found["layer"], found["off"]) == (78, "broker", ["bridge"])
+    assert found["sentence"] == f"{path} belongs to user 64320, but user 0 answers at it."
+    assert found["cure"].startswith("Let nobody but the broker write the socket's directory")
+
+
+@pytest.mark.root_only
+def test_a_socket_that_the_serving_user_may_not_reach(tmp_path: Path) -> None:
+    let_pass(tmp_path)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o755)
+    with silent(closed / "s"):
+        (closed / "s").chmod(0o600)
+        code, report = doctor("--attach", str(closed / "s"))
+    found = finding(report, "broker")
+    assert code == 78
+    assert found["sentence"].endswith(f"may not connect to {closed / 's'}, which belongs to user 0.")
+    assert "[attach]" in found["cure"]
+
+    closed.chmod(0o700)
+    _, report = doctor("--attach", str(closed / "s"))
+    assert finding(report, "broker")["sentence"].endswith(
+        f"may not look into {closed}, where the broker's socket is to be."
+    )
 
 
 def test_without_a_place_for_the_log(tmp_path: Path) -> None:
