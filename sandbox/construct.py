@@ -186,11 +186,11 @@ def is_waiting(built: Built) -> bool:
 def _lives_on(pid: int) -> bool:
     """Whether a process is neither dead nor about to be: SIGKILL stays pending until it takes effect (proc(5))."""
     try:
-        rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-    pending = int(rows["SigPnd"], 16) | int(rows["ShdPnd"], 16)
-    return rows["State"].split()[0] not in {"Z", "X"} and not pending >> (signal.SIGKILL - 1) & 1
+    state, *pending = (status.partition(f"\n{name}:")[2].split(None, 1)[0] for name in ("State", "SigPnd", "ShdPnd"))
+    return state not in {"Z", "X"} and not any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending)
 
 
 def occupy(built: Built, spec: SandboxSpec, ground: Ground, workspace: "Workspace | None") -> None:

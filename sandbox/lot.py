@@ -6,6 +6,7 @@ depends on it: what is not there is built.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sandbox.construct import Ground
@@ -15,9 +16,11 @@ from sandbox.parked import Parked, Shape, can_be_parked, park
 from sandbox.spec import Network
 
 SHAPES = 4  # remembered at once
-MAX_AGE = 600.0  # seconds that one waits; and that a shape is remembered which nobody asks for
+MAX_AGE = 600.0
 AFTER_A_START = 0.05  # seconds: the command that was just started has the processor first
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # after one could not be made, or died
+
+type Park = Callable[[Shape, Ground], Awaitable[Parked]]
 
 
 @dataclass(slots=True)
@@ -27,11 +30,15 @@ class _Wanted:
 
 
 class Lot:
-    """All parked sandboxes. `most`: how many at once, 0 for none. `served`: how many were released so far."""
+    """All parked sandboxes. `most`: how many at once, 0 for none. `served`: how many were released so far.
 
-    def __init__(self, ground: Ground, most: int) -> None:
+    `park` builds one; `max_age` in seconds is for one that waits and for a shape that nobody asks for.
+    """
+
+    def __init__(self, ground: Ground, most: int, *, park: Park = park, max_age: float = MAX_AGE) -> None:
         self._ground = ground
         self._most = most
+        self._park, self._max_age = park, max_age
         self._loop = asyncio.get_running_loop()
         self._wanted: list[_Wanted] = []  # the one asked for last comes first
         self._parked: list[Parked] = []
@@ -103,7 +110,7 @@ class Lot:
 
     async def _add(self, shape: Shape) -> None:
         try:
-            parked = await park(shape, self._ground)
+            parked = await self._park(shape, self._ground)
         except (LaunchError, OSError, TimeoutError):
             self._slow_down()  # whoever starts one hears why
             return
@@ -129,17 +136,17 @@ class Lot:
     def _drop_old(self) -> None:
         """Forget shapes that nobody asks for; discard what is too old, of a forgotten shape, or more than its part."""
         now = self._loop.time()
-        self._wanted = [one for one in self._wanted if now - one.last_asked < MAX_AGE]
+        self._wanted = [one for one in self._wanted if now - one.last_asked < self._max_age]
         parts = self._parts()
         for parked in [*self._parked]:
-            too_old = now - parked.since >= MAX_AGE
+            too_old = now - parked.since >= self._max_age
             if too_old or self._count(parked.shape) > parts.get(parked.shape, 0):
                 self._parked.remove(parked)
                 self.discard(parked)
 
     def _until_too_old(self) -> float | None:
         times = [one.last_asked for one in self._wanted] + [parked.since for parked in self._parked]
-        return max(0.0, min(times) + MAX_AGE - self._loop.time()) if times else None
+        return max(0.0, min(times) + self._max_age - self._loop.time()) if times else None
 
     def _died(self, parked: Parked) -> None:
         """Whoever killed it may do so again: the next one has to wait longer."""
