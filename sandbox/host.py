@@ -37,7 +37,7 @@ COVERED = (
     *("/etc/ssl", "/etc/pki", "/etc/ca-certificates"),
 )
 HIDDEN = ("/proc/keys", "/proc/key-users")
-SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs")
+SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs", "chromium.d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

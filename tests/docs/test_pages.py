@@ -1,6 +1,7 @@
 """What the pages say of the command line, of each other and of the dependencies is so."""
 
 import re
+import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,6 +35,16 @@ def test_the_index_has_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     wanted = {path.relative_to("docs") for path in PAGES if path.parts[0] == "docs"} - {Path("README.md")}
     assert not [str(path) for path in sorted(wanted) if f"]({path})" not in index]
+
+
+def test_what_works_inside_is_what_is_tried() -> None:
+    page = (ROOT / "docs/reference/inside.md").read_text("utf-8")
+    cases = ROOT / "tests" / "cases"
+    works, fails = (tomllib.loads((cases / f"{name}.toml").read_text()) for name in ("must_work", "must_not_work"))
+    told = {one.strip() for cell in re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE) for one in cell.split(", ")}
+    assert not [title for title in works if not set(title.split(", ")) <= told]
+    for title, row in fails.items():
+        assert f"| {title} | {row['instead']} |" in page
 
 
 def test_the_dependencies_are_those_of_the_locks_with_their_own_licences() -> None:

@@ -164,7 +164,7 @@ MUST_WORK: dict[str, dict[str, str]] = tomllib.loads((HERE.parent / "cases" / "m
 
 
 # Too large to be installed for this: tried where they are. What else a row needs, scripts/system-packages.txt brings.
-WHERE_INSTALLED = {"java", "javac"}
+WHERE_INSTALLED = {"java", "javac", "chromium"}
 
 
 def wanted(title: str) -> bool:
