@@ -1,5 +1,6 @@
 """The few system calls and constants that Python's standard library lacks (prctl(2), capset(2), user namespaces)."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -108,6 +109,17 @@ def set_timer(fd: int, seconds: float) -> None:
     if _libc.timerfd_settime(fd, 0, setting, None) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"timerfd_settime: {os.strerror(code)}")
+
+
+def keep_descriptors(keep: set[int]) -> None:
+    """Close every other descriptor of this process; what is not kept of 0, 1 and 2 leads to nothing instead."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in {0, 1, 2} - keep:
+        os.dup2(null, number)
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208  after a fork: nothing fancy
+        if fd > 2 and fd not in keep:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                os.close(fd)
 
 
 def read_signals(fd: int) -> list[tuple[int, int]]:

@@ -53,12 +53,14 @@ class Ground:
 
     `state`: the server's own directory, for the held names; without one a workspace cannot be protected.
     `namespaces`: None where the process builds one sandbox only and has unshared its pid namespace for it already.
+    `keeper`: cleans up after a kill of this process; without one, too, a workspace cannot be protected.
     """
 
     host: Host
     state: Path | None = None
     support: "cgroups.Support | None" = None
     namespaces: Namespaces | None = None
+    keeper: "protect.Keeper | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ def build(  # noqa: PLR0913  one parameter a part
     """
     limits = limits or Limits()
     with contextlib.ExitStack() as undo:
-        guard, operations = _guard(workspace, ground.state, undo)
+        guard, operations = _guard(workspace, ground, undo)
         built = _start(spec, ground, limits, operations, network, stdio, undo)
         built.init, built.guard = _wait_held(built.launched), guard
         _verify(built.init, guard, workspace)
@@ -199,7 +201,7 @@ def occupy(built: Built, spec: SandboxSpec, ground: Ground, workspace: "Workspac
     Raises LaunchError or OSError: nothing was executed; abandon it.
     """
     with contextlib.ExitStack() as undo:
-        guard, operations = _guard(workspace, ground.state, undo)
+        guard, operations = _guard(workspace, ground, undo)
         laid_out = plan(spec, _layout(spec, ground.host), operations)
         if workspace is not None:
             from sandbox.show import show  # noqa: PLC0415
@@ -227,7 +229,14 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
     laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
     seccomp = _filter(spec, ground.host)
     with _birthplace(ground.namespaces, network):
-        launched = launch(laid_out, bwrap_fd=ground.host.bwrap_fd, seccomp=seccomp, stdio=stdio, held=True)
+        launched = launch(
+            laid_out,
+            bwrap_fd=ground.host.bwrap_fd,
+            seccomp=seccomp,
+            stdio=stdio,
+            held=True,
+            announce=None if ground.keeper is None else ground.keeper.announce,
+        )
     undo.callback(_abandon, launched)
     return Built(
         spec=spec,
@@ -270,14 +279,15 @@ def preload() -> None:
 
 
 def _guard(
-    workspace: "Workspace | None", state: Path | None, undo: contextlib.ExitStack
+    workspace: "Workspace | None", ground: Ground, undo: contextlib.ExitStack
 ) -> tuple[Guard | None, tuple[Operation, ...]]:
     if workspace is None:
         return None, ()
     from sandbox import protect  # noqa: PLC0415
     from sandbox.workspace import WorkspaceError  # noqa: PLC0415
 
-    if state is None:
+    state, keeper = ground.state, ground.keeper
+    if state is None or keeper is None:  # a process that has the one has the other
         raise LaunchError(
             Code.NO_STATE_DIRECTORY,
             "There is no state directory, and without one a workspace cannot be protected.",
@@ -286,7 +296,7 @@ def _guard(
     try:
         root = _open(workspace)
         undo.callback(os.close, root)
-        found, hold = _hold(root, state)
+        found, hold = _hold(root, state, keeper)
         undo.callback(hold.release)
         private = state / GITS / f"{workspace.device:x}-{workspace.inode:x}"
         private.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -302,14 +312,14 @@ def _guard(
     return guard, protect.operations(workspace.path, found, held=hold.held, private_git=private)
 
 
-def _hold(root: int, state: Path) -> "tuple[protect.Survey, protect.Hold]":
+def _hold(root: int, state: Path, keeper: "protect.Keeper") -> "tuple[protect.Survey, protect.Hold]":
     """Survey and hold. Sessions come and go: a name that one of them held may be gone between the two."""
     from sandbox import protect  # noqa: PLC0415
 
-    protect.hold(root, protect.Survey(), state=state).release()  # takes away what a killed session left
+    protect.take_away(root, state=state)
     for _ in range(HOLD_ATTEMPTS):
         found = protect.survey(root)
-        hold = protect.hold(root, found, state=state)
+        hold = protect.hold(root, found, state=state, keep=keeper.take)
         try:
             protect.verify(root, found)
         except protect.MountsDifferError:

@@ -22,6 +22,7 @@ class Code(StrEnum):
     TOO_MANY = "too_many"
     BROKER_FAILED = "broker_failed"
     BROKER_GONE = "broker_gone"
+    KEEPER_GONE = "keeper_gone"
     SANDBOX_FAILED = "sandbox_failed"
     SANDBOX_LOST = "sandbox_lost"
     TIMED_OUT = "timed_out"

@@ -229,6 +229,9 @@ class Jobs:
     def _recorded(self) -> list[Job]:
         found = []
         for place in self._directory.iterdir():
+            if not (place / RECORD).exists():
+                shutil.rmtree(place, ignore_errors=True)  # a runner was killed before it began this one
+                continue
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 found.append(_read(json.loads((place / RECORD).read_text(encoding="utf-8"))))
         return found

@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -60,20 +60,29 @@ class _Child:
     reset: tuple[int, ...] = ()  # signals that get their default action back
     rlimits: tuple[tuple[int, int, int], ...] = ()
     stdio: Mapping[int, int] = field(default_factory=dict)
+    announce: Callable[[], None] | None = None
 
 
-def launch(
-    plan: Plan, *, bwrap_fd: int, seccomp: bytes, stdio: Mapping[int, int] | None = None, held: bool = False
+def launch(  # noqa: PLR0913  one parameter a part
+    plan: Plan,
+    *,
+    bwrap_fd: int,
+    seccomp: bytes,
+    stdio: Mapping[int, int] | None = None,
+    held: bool = False,
+    announce: Callable[[], None] | None = None,
 ) -> Launched:
     """Start the plan. `held`: stop when everything is mounted and given up, before the command.
 
     The calling thread must stay alive, be in the sandbox's network namespace (if brokered) and have unshared
     CLONE_NEWPID since its last child. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
     descriptors of the caller; of the first three, what it does not name is inherited.
+    `announce` is called in the sandbox's outer process 1 before it executes anything, and stops the launch by raising.
     """
     with contextlib.ExitStack() as files, contextlib.ExitStack() as ours:
         child, status_fd = _prepare(plan, bwrap_fd, seccomp, files, ours)
         child.stdio = stdio or {}
+        child.announce = announce
         release_fd = _hold(child, files, ours) if held else -1
         pid = os.fork()
         if pid == 0:
@@ -150,6 +159,8 @@ def _become_bwrap(child: _Child) -> NoReturn:
         kernel.die_with_parent()
         if joining.has_ended(child.parent):
             os._exit(125)  # the parent died before the line above took effect
+        if child.announce is not None:
+            child.announce()
         # bubblewrap looks its child up in /proc by the number that it has in this new pid namespace.
         mounts.enter_private_mounts()
         mounts.mount_processes()

@@ -38,13 +38,15 @@ class Interrupted(Exception):  # noqa: N818  not an error: somebody wanted it
 class Ending:
     """How a sandbox ended: the exit code to pass on, and whether the command ever started.
 
-    `broker_gone`: the broker died first, and the command with it. `lost`: somebody killed the sandbox's own process.
+    `broker_gone`, `keeper_gone`: that one died first, and the command with it. `lost`: somebody killed the
+    sandbox's own process.
     """
 
     code: int
     started: bool
     timed_out: bool = False
     broker_gone: bool = False
+    keeper_gone: bool = False
     lost: bool = False
 
 
@@ -54,9 +56,11 @@ class _Watch:
 
     launched: Launched
     broker: int | None
+    keeper: int | None
     deadline: float | None
     timed_out: bool = False
     broker_gone: bool = False
+    keeper_gone: bool = False
     early: tuple[int, float] | None = None  # a signal for which no command was found, and until when to look for one
     interrupted: int = 0  # such a signal for which none came into being
     sent: int = 0  # the last signal that was given to the command
@@ -86,15 +90,17 @@ def supervise(
     *,
     timeout: float | None = None,
     broker: int | None = None,
+    keeper: int | None = None,
     drains: Mapping[int, Callable[[], bool]] | None = None,
 ) -> Ending:
-    """Wait until the sandbox has ended. `timeout` in seconds; `broker` is a child whose end ends the sandbox.
+    """Wait until the sandbox has ended. `timeout` in seconds; `broker` and `keeper` are children whose end ends
+    the sandbox.
 
     `drains`: a descriptor that the sandbox writes to and what reads from it, False at its end. (No threads: a process
     that has unshared its pid namespace for its children cannot start any, unshare(2).)
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    watch = _Watch(launched=launched, broker=broker, deadline=deadline, ignored=_ignored())
+    watch = _Watch(launched=launched, broker=broker, keeper=keeper, deadline=deadline, ignored=_ignored())
     open_drains = dict(drains or {})
     signals = kernel.signal_descriptor(WAITED)
     poll = select.poll()
@@ -102,7 +108,7 @@ def supervise(
         poll.register(fd, select.POLLIN)
     try:
         while (status := _reap(launched.pid)) is None:
-            _look_after_broker(watch)
+            _look_after_others(watch)
             waits = (_keep_time(watch), _look_for_command(watch))
             for fd, _events in poll.poll(min((wait for wait in waits if wait is not None), default=None)):
                 if fd == signals:
@@ -124,9 +130,12 @@ def _ignored() -> frozenset[int]:
     return frozenset(number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN)
 
 
-def _look_after_broker(watch: _Watch) -> None:
+def _look_after_others(watch: _Watch) -> None:
     if watch.broker is not None and not watch.broker_gone and _has_ended(watch.broker):
         watch.broker_gone = True
+        watch.end_all()
+    if watch.keeper is not None and not watch.keeper_gone and _has_ended(watch.keeper):
+        watch.keeper_gone = True
         watch.end_all()
 
 
@@ -212,7 +221,7 @@ def _reap(pid: int) -> int | None:
 
 
 def _has_ended(pid: int) -> bool:
-    # WNOWAIT: whoever started the broker reaps it.
+    # WNOWAIT: whoever started it reaps it.
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -221,16 +230,24 @@ def _ending(watch: _Watch, status: int) -> Ending:
     if not reported and watch.sent and status == BY_SIGNAL + watch.sent:
         watch.interrupted = watch.sent  # it was there already, but was bubblewrap's still, not yet the command's
     started = reported or (status < 0 and not watch.interrupted)
+    others_gone = watch.broker_gone or watch.keeper_gone
     # bubblewrap reports the command's signal as an exit code; a signal of its own was ours or a stranger's.
-    lost = status < 0 and not (watch.timed_out or watch.broker_gone or watch.interrupted)
+    lost = status < 0 and not (watch.timed_out or others_gone or watch.interrupted)
     code = status
     if watch.timed_out:
         code = TIMED_OUT
     elif watch.interrupted:
         code = BY_SIGNAL + watch.interrupted
-    elif watch.broker_gone or lost or not started:
+    elif others_gone or lost or not started:
         code = FAILED
-    return Ending(code=code, started=started, timed_out=watch.timed_out, broker_gone=watch.broker_gone, lost=lost)
+    return Ending(
+        code=code,
+        started=started,
+        timed_out=watch.timed_out,
+        broker_gone=watch.broker_gone,
+        keeper_gone=watch.keeper_gone,
+        lost=lost,
+    )
 
 
 def _was_started(status_fd: int) -> bool:

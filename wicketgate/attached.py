@@ -53,12 +53,12 @@ def run_under_grant(start: Start, path: Path, grant: str) -> Outcome:
         from wicketgate import cable  # noqa: PLC0415
 
         rights = cable.trust(start, state, broker.greeting())
-        start.drop()
+        ground = undo.enter_context(start.dropped())
         bridge = undo.enter_context(open_bridge())
         broker.attach(start.session, bridge)
         message = broker.attach_message(start.session)
         lease = undo.enter_context(contextlib.closing(Lease(broker=broker, path=path, attach=message, bridge=bridge)))
-        ending, output = start.execute(rights, drains={lease.fileno(): lease.on_event})
+        ending, output = start.execute(ground, rights, drains={lease.fileno(): lease.on_event})
         finished = lease.finish(bridge.count_refused())
     return Outcome(session=start.session, ending=ending, finished=finished, output=output)
 

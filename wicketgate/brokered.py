@@ -177,14 +177,7 @@ def _complain(connection: socket.socket, error: BaseException) -> None:
 
 def _detach(connection: socket.socket, parent: int) -> None:
     """Keep the attach connection and standard error, nothing else of the runner's."""
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    keep = {0, 1, 2, connection.fileno(), parent}
-    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208  after a fork: nothing fancy
-        if fd not in keep:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+    kernel.keep_descriptors({2, connection.fileno(), parent})
     for number in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

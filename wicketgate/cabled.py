@@ -25,10 +25,10 @@ def run_with_cable(start: Start, policy: Policy) -> Outcome:
         from wicketgate import cable  # noqa: PLC0415
 
         rights = cable.trust(start, state, broker.greeting())
-        start.drop()
+        ground = undo.enter_context(start.dropped())
         bridge = undo.enter_context(open_bridge())
         broker.attach(start.session, bridge)
-        ending, output = start.execute(rights, broker=broker.pid)
+        ending, output = start.execute(ground, rights, broker=broker.pid)
         finished = broker.finish(bridge.count_refused())
     return Outcome(session=start.session, ending=ending, finished=finished, output=output)
 

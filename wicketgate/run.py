@@ -39,6 +39,6 @@ def run(request: Request) -> Outcome:
         if request.grant is not None:
             grant, path = request.grant
             return attached.run_under_grant(start, path, grant)
-        start.drop()
-        ending, output = start.execute(Rights(workspace=request.workspace))
+        with start.dropped() as ground:
+            ending, output = start.execute(ground, Rights(workspace=request.workspace))
         return Outcome(session=start.session, ending=ending, output=output)

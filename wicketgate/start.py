@@ -1,11 +1,11 @@
 """What one run is made from and how it starts: the request, what is looked up before anything is made, the drop.
 
-After `Start.drop` nothing may be imported: the serving user may not be able to read this interpreter.
+After `Start.dropped` nothing may be imported: the serving user may not be able to read this interpreter.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a command without a network needs none of these, and they a
     from broker.policy.addresses import Address
     from broker.policy.authority import Authority
     from broker.policy.rules import Policy
+    from sandbox.protect import Keeper
     from sandbox.workspace import Workspace
 
 
@@ -73,13 +74,33 @@ class Start:
     identity: Identity
     state: Path | None = None  # where the held names of a workspace are kept
 
-    def drop(self) -> None:
-        """Give up what only root has, for good, and enter the user namespace. Raises LaunchError."""
+    @contextlib.contextmanager
+    def dropped(self) -> Iterator[Ground]:
+        """Give up what only root has for good, and enter the user namespace; what to build on. Raises LaunchError.
+
+        A workspace gets a keeper, which stays outside and is gone at the end of the context.
+        """
         if not self.identity.is_current:
             if self.request.workspace is not None:
                 lend_workspace(self.request.workspace, uid=self.identity.uid, gid=self.identity.gid)
             lend_pipes(self.identity)
         self.identity.become()
+        keeper = self._start_keeper()
+        try:
+            self._enter_namespaces()
+            yield Ground(host=self.host, state=self.state, keeper=keeper)
+        finally:
+            if keeper is not None:
+                keeper.stop()
+
+    def _start_keeper(self) -> "Keeper | None":
+        if self.request.judged is None:
+            return None
+        from sandbox.protect import start_keeper  # noqa: PLC0415  loaded by `workspace_state`
+
+        return start_keeper()
+
+    def _enter_namespaces(self) -> None:
         try:
             enter_user_namespace(os.CLONE_NEWPID)
         except OSError as error:
@@ -90,11 +111,16 @@ class Start:
             ) from error
 
     def execute(
-        self, rights: Rights, *, broker: int | None = None, drains: Mapping[int, Callable[[], bool]] | None = None
+        self,
+        ground: Ground,
+        rights: Rights,
+        *,
+        broker: int | None = None,
+        drains: Mapping[int, Callable[[], bool]] | None = None,
     ) -> tuple[Ending, Captured | None]:
-        """Start the command and wait for its end. `broker`: a child whose end ends the command.
+        """Start the command and wait for its end. `ground`: from `dropped`.
 
-        `drains`: further descriptors to look after meanwhile, as in `supervise`.
+        `broker`: a child whose end ends the command. `drains`: further descriptors to look after, as in `supervise`.
         """
         request = self.request
         spec = SandboxSpec(
@@ -104,9 +130,10 @@ class Start:
         with contextlib.nullcontext() if capture is None else capture:
             stdio = capture.stdio if capture is not None else {}
             check_interrupted()
-            built = build(spec, Ground(host=self.host, state=self.state), workspace=request.judged, stdio=stdio)
+            built = build(spec, ground, workspace=request.judged, stdio=stdio)
+            keeper = None if ground.keeper is None else ground.keeper.pid
             watched = {**(drains or {}), **(capture.drains() if capture is not None else {})}
-            ending = supervise(built.launched, timeout=spec.timeout, broker=broker, drains=watched)
+            ending = supervise(built.launched, timeout=spec.timeout, broker=broker, keeper=keeper, drains=watched)
             for finding in built.settle():
                 say(f"{finding.path} was {finding.done}")
         return ending, capture.result() if capture is not None else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.live.runs import until
+from tests.live.runs import KEEPER, children, name, until
 from tests.tree import ROOT
 from wicketgate.runner.client import Runner
 
@@ -74,10 +74,15 @@ class Daemon:
         config.chmod(0o644)
         return config
 
-    def start(self) -> None:
+    def launch(self) -> "subprocess.Popen[bytes]":
+        """Start it and do not wait until it answers."""
         words = (*self.prefix, sys.executable, *self.program, "runner", "--config", str(self.write_config()))
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self.process
+
+    def start(self) -> None:
+        self.launch()
         until(self._answers)
 
     def _answers(self) -> bool:
@@ -94,14 +99,10 @@ class Daemon:
         return code
 
     def processes(self) -> list[int]:
-        """The gate, the process between, and the runner itself, outermost first."""
+        """The gate, the process between, the runner itself, and the keeper."""
         assert self.process is not None
-        found = [self.process.pid]
-        while children := Path(f"/proc/{found[-1]}/task/{found[-1]}/children").read_text().split():
-            found.append(int(children[0]))
-            if len(found) == 3:
-                break
-        return found
+        keeper, between = sorted(children(self.process.pid), key=lambda pid: name(pid) != KEEPER)
+        return [self.process.pid, between, children(between)[0], keeper]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 FRONT = (sys.executable, "-m", "wicketgate", "run")
 PR_SET_CHILD_SUBREAPER = 36
+KEEPER = "wicketgate-keep"  # what the process that cleans up after a kill is called in /proc/PID/comm
 # A background job of a shell, or one under nohup, is started with these ignored, which a run would honour (execve(2)).
 for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
@@ -118,6 +119,20 @@ def name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def recorded(state: Path, workspace: Path) -> Path:
+    """Where a state directory says which names of a workspace are held; absent where none are."""
+    found = workspace.stat()
+    return state / "held" / f"{found.st_dev:x}-{found.st_ino:x}.json"
+
+
+def leads_session(pid: int) -> bool:
+    """Whether a process is in a session of its own, as those of ours are that stay."""
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def find(front: int, wanted: str) -> int | None:

@@ -7,21 +7,25 @@ stopped process. The processes are looked for by their command line in the whole
 import asyncio
 import contextlib
 import os
+import random
 import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.live.runners import Daemon, alive, daemon
-from tests.live.runs import until
-from wicketgate.runner.client import Authority, Call, Runner
+from tests.live.runs import KEEPER, adopted, children, leads_session, name, recorded, until
+from wicketgate.runner.client import Authority, Call, Runner, RunnerError
 
 pytestmark = pytest.mark.live
 LIMIT = 2.0  # seconds
-KINDS = 5
+KINDS, ROUNDS = 5, 12
 
 
 def stubborn(mark: str) -> str:
@@ -137,22 +141,100 @@ async def test_timed_out(served: Daemon, begin: Callable[[Route, float], Awaitab
         await gone(route.mark)
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2], ids=["the gate", "the process between", "the runner"])
+VICTIMS = ("the gate", "the process between", "the runner", "the keeper")
+
+
+def assert_clean(made: Daemon, workspace: Path, *kept: str) -> None:
+    """Nothing outside of the processes is left: no directory in the workspace, no record of one, no socket."""
+    assert {path.name for path in workspace.iterdir()} == set(kept)
+    assert not recorded(made.state, workspace).exists()
+    assert not made.socket.exists()
+
+
+@pytest.mark.parametrize("victim", range(4), ids=VICTIMS)
 async def test_any_process_of_the_runner_is_killed(victim: int) -> None:
-    with daemon() as made:
+    with adopted() as left, daemon() as made:
+        place = made.workspace()
+        authority = Authority(workspace=str(place))
+        plants = "git init -q sub && git -C sub config core.fsmonitor 'touch /tmp/planted'; touch .bashrc; sleep 9999"
         async with made.client() as runner:
             routes = [Route(runner, f"stubborn-{secrets.token_hex(6)}") for _ in range(4)]
             for route, begin in zip(routes, (Route.run, Route.session, Route.job, Route.terminal), strict=True):
                 await begin(route)
                 await started(route.mark)
+            await runner.start_job(Call(bash=plants), authority)
+            await runner.open_session(authority)
+            await runner.open_terminal(authority=authority)
+            until((place / ".bashrc").exists)
+            assert (place / ".git").is_dir(), "held"
 
             os.kill(made.processes()[victim], signal.SIGKILL)
+            killed = time.monotonic()
             for route in routes:
                 await gone(route.mark)
                 await route.settle()
         assert made.process is not None
-        until(lambda: made.process is not None and made.process.poll() is not None)
-        assert made.process.poll() != 0
+        assert made.process.wait(20) != 0
+        until(lambda: not left(), LIMIT)
+        print(f"\n{VICTIMS[victim]}: all was over after {(time.monotonic() - killed) * 1000:.0f} ms")
+        assert_clean(made, place, "sub", ".bashrc.wicketgate-set-aside")
+        assert "fsmonitor" not in (place / "sub/.git/config").read_text()
+
+
+async def test_a_runner_is_killed_at_any_moment() -> None:
+    """Also while it starts, and while sandboxes are built, released and ended in a workspace of theirs."""
+    chance = random.Random("a runner is killed")
+    with daemon() as made, adopted() as left:
+        place = made.workspace()
+        authority = Authority(workspace=str(place))
+        made.stop()
+        began = time.monotonic()
+        made.start()
+        whole_start = time.monotonic() - began
+        made.stop()
+        for number in range(ROUNDS):
+            label = VICTIMS[number % len(VICTIMS)]
+            process = made.launch()
+            busy = asyncio.create_task(keep_busy(made, authority))
+            await asyncio.sleep(chance.uniform(0, whole_start * 2))
+            os.kill(process.pid if number % len(VICTIMS) == 0 else until(partial(find_victim, process.pid, label)), 9)
+            killed = time.monotonic()
+            assert await asyncio.to_thread(process.wait, 20) != 0
+            until(lambda: not left(), LIMIT)
+            busy.cancel()
+            await asyncio.gather(busy, return_exceptions=True)
+            assert_clean(made, place)
+            print(f"{label}: all was over after {(time.monotonic() - killed) * 1000:.0f} ms")
+        made.process = None
+        made.start()
+        async with made.client() as runner:
+            assert (await runner.run(Call(bash="echo fine"), authority)).stdout == b"fine\n"
+        made.stop()
+        assert_clean(made, place)
+
+
+def find_victim(gate: int, label: str) -> int | None:
+    """One of the runner's processes as soon as it is there; the one between is in a session of its own by then."""
+    inner = children(gate)
+    between = [pid for pid in inner if name(pid) != KEEPER and leads_session(pid)]
+    found = {
+        "the keeper": [pid for pid in inner if name(pid) == KEEPER],
+        "the process between": between,
+        "the runner": [below for pid in between for below in children(pid)],
+    }[label]
+    return found[0] if found else None
+
+
+async def keep_busy(made: Daemon, authority: Authority) -> None:
+    """Start jobs, sessions and calls in the workspace, as long as somebody answers."""
+    while True:
+        with contextlib.suppress(RunnerError, OSError, aiohttp.ClientError):
+            async with made.client() as runner:
+                await runner.start_job(Call(bash="sleep 9999"), authority)
+                session = await runner.open_session(authority)
+                await runner.run_in(session.id, Call(bash="true"))
+                await runner.close_session(session.id)
+        await asyncio.sleep(0.01)
 
 
 async def test_a_clean_end_ends_everything() -> None:
@@ -181,15 +263,23 @@ async def test_a_fork_bomb_ends_inside_and_the_next_call_works() -> None:
             assert (await runner.run(Call(bash="echo fine"))).stdout == b"fine\n"
 
 
-async def test_what_a_killed_runner_left_in_a_workspace_goes_with_the_next_session() -> None:
-    with daemon() as made:
+async def test_where_all_were_killed_the_next_runner_sweeps() -> None:
+    with daemon() as made, adopted() as left:
         place = made.workspace()
-        authority = Authority(workspace=str(place))
         async with made.client() as runner:
-            await runner.start_job(Call(bash="sleep 600"), authority)
+            await runner.start_job(Call(bash="sleep 600"), Authority(workspace=str(place)))
+            gate, *_, keeper = made.processes()
+            os.kill(gate, signal.SIGSTOP)
+            os.kill(keeper, signal.SIGKILL)
             await asyncio.to_thread(made.stop, signal.SIGKILL)
-        assert all(not any(path.iterdir()) for path in place.iterdir()), "empty directories at most"
+        until(lambda: not left(), LIMIT)
+        assert (place / ".git").is_dir()
+        assert recorded(made.state, place).exists()
+        half = made.state / "jobs" / "0123456789abcdef"
+        half.mkdir()
         await asyncio.to_thread(made.start)
-        async with made.client() as runner:
-            assert (await runner.run(Call(bash="true"), authority)).code == 0
         assert list(place.iterdir()) == []
+        assert not recorded(made.state, place).exists()
+        assert not half.exists(), "a job that was never begun"
+        assert f"what a killed session left in {place} was taken away" in made.log
+        made.stop()

@@ -235,6 +235,8 @@ def _trouble(ending: Ending) -> tuple[str, str] | None:
     """What ended the run beside the command itself: a code and a sentence."""
     if ending.broker_gone:
         return Code.BROKER_GONE, "the broker has gone; the command was ended, because it had no network any more"
+    if ending.keeper_gone:
+        return Code.KEEPER_GONE, "the process that cleans up after a kill has gone; the command was ended"
     if ending.lost:
         return Code.SANDBOX_LOST, "the sandbox's own process was killed from outside; everything in it has ended"
     if ending.timed_out:

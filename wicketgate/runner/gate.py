@@ -20,10 +20,12 @@ import msgspec
 from broker.api.faults import ApiError
 from netns import kernel
 from wicketgate.runner.faults import Fault
+from wicketgate.speech import say
 
 SO_PEERGROUPS: Final = 59
 _UCRED: Final = struct.Struct("=iII")
 _MAX_GROUPS: Final = 65536
+FAILED: Final = 125
 _LINGER: Final = 64  # refused connections kept open until their answer was read
 _PASSED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
@@ -51,29 +53,38 @@ decode_peer = msgspec.json.Decoder(Peer).decode
 
 
 class Gate:
-    """Serves until the runner (process `pid`) has ended."""
+    """Serves until the runner (process `pid`) has ended. `keeper`: the process without which the runner must end."""
 
-    def __init__(self, listener: socket.socket, channel: socket.socket, admitted: Admitted, pid: int) -> None:
+    def __init__(
+        self, listener: socket.socket, channel: socket.socket, admitted: Admitted, pid: int, keeper: int
+    ) -> None:
         self._listener = listener
         self._channel = channel
         self._admitted = admitted
         self._pid = pid
+        self._keeper = keeper
         self._lingering: list[socket.socket] = []
 
     def run(self) -> int:
         """The runner's exit code. The signals that are passed on must be blocked."""
         signals = kernel.signal_descriptor(_PASSED)
-        ended = os.pidfd_open(self._pid)
+        ended, alone = os.pidfd_open(self._pid), os.pidfd_open(self._keeper)
+        failed = 0
         self._listener.setblocking(False)
         selector = selectors.DefaultSelector()
-        for fd in (signals, ended, self._listener.fileno()):
+        for fd in (signals, ended, alone, self._listener.fileno()):
             selector.register(fd, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 if key.fd == ended:
                     code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-                    return code if code >= 0 else 128 - code
-                if key.fd == signals:
+                    return failed or (code if code >= 0 else 128 - code)
+                if key.fd == alone:
+                    selector.unregister(alone)
+                    failed = FAILED
+                    say("the process that cleans up after a kill has gone, so the runner ends")
+                    os.kill(self._pid, signal.SIGTERM)
+                elif key.fd == signals:
                     for number, _code in kernel.read_signals(signals):
                         os.kill(self._pid, number)
                 else:

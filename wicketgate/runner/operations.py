@@ -1,5 +1,6 @@
 """What each operation of the API does, in terms of the sandbox package. One method for each route, of the same name."""
 
+import asyncio
 import base64
 import codecs
 import os
@@ -38,19 +39,21 @@ class Operations(TerminalOperations):
     version: str
     broker: str | None
     started_at: float = field(default_factory=time.time)
-    runs: int = 0
+    runs: set[asyncio.Task[Any]] = field(default_factory=set)
 
     # ---- foreground ------------------------------------------------------------------------------------------------
 
     async def run(self, _caller: Caller, events: Events, request: schema.StartRun) -> None:
         command, rights = self._admit(request.call, request.authority)
-        if self.runs >= MAX_RUNS:
+        if len(self.runs) >= MAX_RUNS:
             raise ApiError(Fault.TOO_MANY, f"{MAX_RUNS} commands are running; wait for one.")
-        self.runs += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self.runs.add(task)
         try:
             await _stream(events, lambda emit: run_alone(self.workshop, command, rights, emit))
         finally:
-            self.runs -= 1
+            self.runs.discard(task)
 
     # ---- sessions --------------------------------------------------------------------------------------------------
 
@@ -188,6 +191,8 @@ class Operations(TerminalOperations):
 
     async def close(self) -> None:
         """End everything, cleanly."""
+        for task in self.runs:
+            task.cancel()
         await self.jobs.close()
         await self.sessions.close_all()
         await self.terminals.close_all()

@@ -1,9 +1,10 @@
 """`wicketgate runner`: everything that has to be done before the runner serves, in the only order that works.
 
 Read the configuration and look at the host's owners as whoever started it; become the serving user; lock and open the
-socket; fork. The parent is the gate and stays outside. The child enters user, mount, network, cgroup and pid
-namespaces of its own and forks once more: the runner is process 1 of that pid namespace, so whatever kills it, or the
-gate it is tied to, ends every sandbox by the kernel.
+socket; fork twice. The parent is the gate and stays outside, and so does the keeper. The other child enters user,
+mount, network, cgroup and pid namespaces of its own and forks once more: the runner is process 1 of that pid namespace,
+so whatever kills it, or the gate it is tied to, ends every sandbox by the kernel. The keeper then does what the kernel
+does not: it gives the held names of workspaces up.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,6 +48,7 @@ from sandbox.live import Workshop
 from sandbox.lot import Lot
 from sandbox.output import readable
 from sandbox.parked import shape_of
+from sandbox.protect import Keeper, start_keeper, sweep
 from sandbox.sessions import Sessions
 from sandbox.spec import Authority
 from sandbox.terminals import Terminals
@@ -64,7 +67,7 @@ from wicketgate.speech import say
 
 BACKLOG = 512
 MAX_MESSAGE = 4096
-LOCK_NAME = "runner.lock"
+LOCK_NAME, LOCK_SECONDS = "runner.lock", 0.5
 _LATE = (
     "sandbox.show",
     "sandbox.seccomp.no_sockets",
@@ -96,6 +99,7 @@ def run_runner(file: str) -> int:
     """Serve until told to end; the exit code. Raises ConfigError or LaunchError where it cannot start."""
     prepared = _prepare(file)
     lock = _take_lock(prepared.runtime)
+    keeper = start_keeper(partial(_forget_socket, prepared.runtime))  # before anything is made that it removes
     listener = _listen(prepared.runtime / SOCKET_NAME, prepared.admitted)
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -105,18 +109,28 @@ def run_runner(file: str) -> int:
         near.close()
         listener.close()
         os.close(lock)
-        _be_runner(prepared, far, gate)
+        _be_runner(prepared, far, gate, keeper)
     far.close()
+    keeper.connection.close()
     os.close(gate)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.drop_capabilities(bounding=False)
     kernel.prctl(
         kernel.PR_SET_DUMPABLE, 0
     )  # a payload has the same user outside: it must not be able to steer this one
-    code = Gate(listener, near, prepared.admitted, pid).run()
+    code = Gate(listener, near, prepared.admitted, pid, keeper.pid).run()
     with contextlib.suppress(OSError):
         (prepared.runtime / SOCKET_NAME).unlink()
+    keeper.stop()
     return code
+
+
+def _forget_socket(runtime: Path) -> None:
+    """Remove the socket of a gate that was killed, unless another runner is there already and has taken its place."""
+    with contextlib.suppress(ConfigError, OSError):
+        lock = _take_lock(runtime)
+        (runtime / SOCKET_NAME).unlink(missing_ok=True)
+        os.close(lock)
 
 
 def _prepare(file: str) -> Prepared:
@@ -219,13 +233,25 @@ def _take_lock(runtime: Path) -> int:
     path = runtime / LOCK_NAME
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock)
     except BlockingIOError as error:
         cure = "Stop it, or give this one another directory: runtime in [runner] of its configuration."
         raise ConfigError(f"Another runner serves in {runtime}. {cure}") from error
     except OSError as error:
         raise ConfigError(f"The lock {path} cannot be opened: {error.strerror}.") from error
     return lock
+
+
+def _lock(lock: int) -> None:
+    """Take the lock. Raises BlockingIOError. The keeper of a killed runner has it for a moment, which is waited for."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _listen(path: Path, admitted: Admitted) -> socket.socket:
@@ -246,7 +272,7 @@ def _listen(path: Path, admitted: Admitted) -> socket.socket:
     return listener
 
 
-def _be_runner(prepared: Prepared, channel: socket.socket, gate: int) -> NoReturn:
+def _be_runner(prepared: Prepared, channel: socket.socket, gate: int, keeper: Keeper) -> NoReturn:
     status = 1
     try:
         os.setsid()  # a terminal that the gate was started on is nobody's in here
@@ -254,7 +280,7 @@ def _be_runner(prepared: Prepared, channel: socket.socket, gate: int) -> NoRetur
         if (problem := prepared.ready.problem()) is not None:
             say(f"no sandbox is started here: {problem}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(prepared, channel))
+            runner.run(_serve(prepared, channel, keeper))
         status = 0
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         with contextlib.suppress(OSError, ValueError):
@@ -292,12 +318,14 @@ def _enter_namespaces(ready: Readiness, gate: int) -> Readiness:
     return ready
 
 
-async def _serve(prepared: Prepared, channel: socket.socket) -> None:
+async def _serve(prepared: Prepared, channel: socket.socket, keeper: Keeper) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    operations = _operations(prepared)
+    for path in sweep(prepared.state):
+        say(f"what a killed session left in {path} was taken away")
+    operations = _operations(prepared, keeper)
     server = runner_server(operations, loop)
     channel.setblocking(False)
     peers = asyncio.create_task(_take_peers(channel, server))
@@ -310,13 +338,19 @@ async def _serve(prepared: Prepared, channel: socket.socket) -> None:
     await server.close()
 
 
-def _operations(prepared: Prepared) -> Operations:
+def _operations(prepared: Prepared, keeper: Keeper) -> Operations:
     namespaces = Namespaces(
         pid=os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC),
         net=os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC),
     )
     support = prepared.groups
-    ground = Ground(host=prepared.ready.host or UNUSABLE, state=prepared.state, support=support, namespaces=namespaces)
+    ground = Ground(
+        host=prepared.ready.host or UNUSABLE,
+        state=prepared.state,
+        support=support,
+        namespaces=namespaces,
+        keeper=keeper,
+    )
     attach = prepared.config.runner.attach
     workshop = Workshop(
         ground=ground,
