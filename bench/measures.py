@@ -67,6 +67,14 @@ MEASURES: Final = (
         concurrency=0,
         unit=Unit.HELD,
     ),
+    Measure(
+        key="idle-broker",
+        title="memory of the largest process, idle: the proxy itself, of ours the broker",
+        kind="idle largest",
+        origin="hold",
+        concurrency=0,
+        unit=Unit.HELD,
+    ),
     # First, before a proxy has memory to spare from other tunnels.
     Measure(
         key="memory",
@@ -213,7 +221,8 @@ class NothingMovedError(RuntimeError):
 def take(measure: Measure, subject: Running, origins: Origins, seconds: float) -> Sample:
     """Measure once. Raises RuntimeError when the subject could not do it or gave wrong bytes."""
     if measure.unit is Unit.HELD:
-        return Sample(value=subject.cost().memory / MEGABYTE, cpu=None)
+        memory = subject.largest() if measure.kind == "idle largest" else subject.cost().memory
+        return Sample(value=memory / MEGABYTE, cpu=None)
     if measure.unit is Unit.KILOBYTES:
         return _memory(measure, subject, origins)
     order = {"kind": measure.kind, "concurrency": measure.concurrency, "seconds": seconds}

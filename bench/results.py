@@ -107,7 +107,7 @@ GOALS: Final = (
     Goal(measure="inspect-wait-kept", peers=("Squid ssl_bump",), factor=0.8, at_most=True),
     Goal(measure="inspect-wait-new", peers=("Squid ssl_bump",), factor=0.8, at_most=True),
     Goal(measure="inspect-memory", peers=(), factor=40, at_most=True),
-    Goal(measure="idle", peers=(), factor=40, at_most=True),
+    Goal(measure="idle-broker", peers=(), factor=40, at_most=True),
     Goal(measure="rules", peers=("10 rules",), factor=2, at_most=True),
     Goal(measure="start", peers=(), factor=250_000, at_most=True),
     Goal(measure="runner-start", ours="built", peers=("bwrap",), factor=1.15, at_most=True),

@@ -48,6 +48,10 @@ class Running:
     def cost(self) -> Cost:
         return cost_of(self.proxy())
 
+    def largest(self) -> int:
+        """Bytes of the process that holds the most memory."""
+        return max((cost_of({pid}).memory for pid in self.proxy()), default=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
