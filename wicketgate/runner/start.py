@@ -68,6 +68,7 @@ from wicketgate.speech import say
 BACKLOG = 512
 MAX_MESSAGE = 4096
 LOCK_NAME, LOCK_SECONDS = "runner.lock", 0.5
+USUAL_BROKER = Path("/var/lib/wicketgate")  # its state; no command may reach it, whoever serves it
 _LATE = (
     "sandbox.show",
     "sandbox.seccomp.no_sockets",
@@ -165,8 +166,8 @@ def _prepare(file: str) -> Prepared:
         groups=groups.support,
         forbidden=forbidden_roots(
             uid=identity.uid,
-            state=[state, runtime],
-            databases=[Path(place) for place in places.databases],
+            state=[state, runtime, USUAL_BROKER],
+            databases=[Path(place) for place in (*places.databases, *([places.attach] if places.attach else []))],
             managed=None if places.managed is None else Path(places.managed),
         ),
         admitted=admitted,
@@ -382,7 +383,7 @@ def _lot(prepared: Prepared, ground: Ground) -> Lot:
 
 def _own_places(prepared: Prepared) -> tuple[Path, ...]:
     """What a sandbox never sees: ours, and the usual places of a broker that may run as the same user."""
-    usual = [Path("/var/lib/wicketgate")]
+    usual = [USUAL_BROKER]
     with contextlib.suppress(NoStateDirectory):
         usual.append(default_state_dir(os.environ, os.geteuid()))
     databases = [Path(place) for place in prepared.config.runner.databases]

@@ -276,3 +276,24 @@ def test_errno_names_are_not_shown_raw() -> None:
     with pytest.raises(WorkspaceError) as caught:
         validate_workspace("/nonexistent-place", forbidden=NOTHING, uid=UID)
     assert os.strerror(errno.ENOENT) not in str(caught.value)
+
+
+def test_the_root_for_workspaces_is_kept_apart_from_what_is_ours(tmp_path: Path) -> None:
+    """What lies below it is exempt from the rules about state, so that it must not be, hold or lie in any."""
+    state, store = tmp_path / "wicketgate", tmp_path / "data/app.db"
+    for place in (state / "jobs", state / "workspaces/team", store.parent, tmp_path / "work"):
+        place.mkdir(parents=True)
+    store.touch()
+    (tmp_path / "alias").symlink_to(state)
+
+    for managed in (state, state / "jobs", state / "new", state / "workspaces/team", tmp_path, tmp_path / "alias"):
+        with pytest.raises(WorkspaceError, match="which no command may reach") as refused:
+            forbidden_roots(uid=UID, state=[state], databases=[store], managed=managed)
+        assert refused.value.code is WorkspaceCode.BAD_MANAGED_ROOT
+    with pytest.raises(WorkspaceError):
+        forbidden_roots(uid=UID, databases=[store], managed=store.parent)
+    with pytest.raises(WorkspaceError):
+        forbidden_roots(uid=UID, databases=[store.parent], managed=store.parent / "workspaces")
+
+    for managed in (state / "workspaces", tmp_path / "work", tmp_path / "not-yet", tmp_path / "alias/workspaces"):
+        assert forbidden_roots(uid=UID, state=[state], databases=[store], managed=managed).managed is not None
