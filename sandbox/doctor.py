@@ -16,7 +16,7 @@ from sandbox.doctor_facts import look
 from sandbox.doctor_findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, failed, fine
 from sandbox.doctor_probes import try_bridge, try_namespaces
 from sandbox.doctor_surroundings import check_broker, check_clock, check_disk, check_groups, check_programs
-from sandbox.doctor_wholes import try_whole
+from sandbox.doctor_wholes import try_full_access, try_whole
 from sandbox.errors import LaunchError
 from sandbox.host import Host
 from sandbox.spec import Network
@@ -64,7 +64,7 @@ def examine(setting: Setting) -> Report:
     findings = [_bubblewrap(setting), *_namespaces(facts), *_bridge(facts)]
     usable = not any(Mode.SANDBOX in one.off for one in findings)
     if usable and setting.host is not None:
-        findings.append(try_whole(setting.host, Network.NONE))
+        findings += [try_whole(setting.host, Network.NONE), try_full_access(setting.host)]
         if not any(Mode.BRIDGE in one.off for one in findings):
             findings.append(try_whole(setting.host, Network.BROKERED))
     findings += [check_broker(setting.attach), check_clock(setting.now()), check_disk(setting.state)]

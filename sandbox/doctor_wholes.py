@@ -15,11 +15,36 @@ from sandbox.doctor_causes import Cause, Layer
 from sandbox.doctor_findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, State, failed, fine
 from sandbox.errors import LaunchError
 from sandbox.host import Host
+from sandbox.seccomp import no_sockets  # noqa: F401  loaded before a change of user may make it unreadable
 from sandbox.spec import Authority, Call, Network, SandboxSpec
+from sandbox.spec import Mode as Access
 from sandbox.supervise import block_signals, supervise
 
 INSIDE: Final = Path(__file__).with_name("doctor_inside.py")
 PYTHON: Final = "/usr/bin/python3"
+FULL_ACCESS: Final = "full-access"
+# Full access shows files: no socket of the host, no process, no network, no right.
+FILES_ONLY: Final = """
+import json, os, socket
+checks = []
+def note(check, ok, detail):
+    checks.append({"check": check, "ok": ok, "detail": detail})
+try:
+    socket.socket(socket.AF_UNIX).close()
+    note("unix sockets", False, "one can be made")
+except OSError as error:
+    note("unix sockets", True, str(error))
+names = sorted(name for _, name in socket.if_nameindex())
+note("addresses", names == ["lo"], "interfaces: " + ", ".join(names))
+pids = [name for name in os.listdir("/proc") if name.isdigit()]
+note("processes", len(pids) < 8, f"{len(pids)} processes")
+rows = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+rights = (rows["CapEff"], rows["CapBnd"], rows["NoNewPrivs"], rows["Seccomp"])
+note("rights", os.getuid() != 0 and rights == ("0" * 16, "0" * 16, "1", "2"), " ".join(rights))
+shown = sorted(os.listdir("/"))
+note("files", {"bin", "boot", "home", "srv", "var"} & set(shown) >= {"home", "var"}, " ".join(shown))
+print(json.dumps({"checks": checks}))
+"""
 PATIENCE: Final = 30.0  # seconds for a whole sandbox
 
 
@@ -40,10 +65,24 @@ def try_whole(host: Host, network: Network) -> Finding:
         )
         return Finding(check=mode, state=State.WARNING, sentence=cause.sentence, layer=cause.layer, cure=cause.cure)
     words = ("brokered",) if network is Network.BROKERED else ()
-    answer = _in_child(lambda: _prove(host, network, inside_program(*words)))
+    answer = _in_child(lambda: _prove(host, Authority(network=network), inside_program(*words)))
+    return _judge(mode, answer, off)
+
+
+def try_full_access(host: Host) -> Finding:
+    """Build one that shows the machine's files, and have it prove that nothing else of the machine is there.
+
+    Nothing is off where this fails: nobody has full access unless an administrator allows it.
+    """
+    authority = Authority(mode=Access.FULL_ACCESS)
+    answer = _in_child(lambda: _prove(host, authority, (PYTHON, "-I", "-S", "-c", FILES_ONLY)))
+    return _judge(FULL_ACCESS, answer, frozenset())
+
+
+def _judge(check: str, answer: dict[str, Any], off: frozenset[Mode]) -> Finding:
     if "refused" in answer:
         sentence, cure = answer["refused"]
-        return failed(mode, Cause(layer=Layer.BOUNDARY, sentence=sentence, cure=cure), off)
+        return failed(check, Cause(layer=Layer.BOUNDARY, sentence=sentence, cure=cure), off)
     broken = [one for one in answer.get("checks", ()) if not one["ok"]]
     if broken or "checks" not in answer:
         told = "; ".join(f"{one['check']}: {one['detail']}" for one in broken) or "it gave no answer"
@@ -52,22 +91,22 @@ def try_whole(host: Host, network: Network) -> Finding:
             sentence=f"A sandbox was built but does not hold what it promises ({told}).",
             cure="Use none until this is understood: `wicketgate doctor --inside --json` shows each check.",
         )
-        return failed(mode, cause, off)
-    return fine(mode, f"A real sandbox was built and proved itself in {len(answer['checks'])} checks from inside.")
+        return failed(check, cause, off)
+    return fine(check, f"A real sandbox was built and proved itself in {len(answer['checks'])} checks from inside.")
 
 
-def _prove(host: Host, network: Network, argv: tuple[str, ...]) -> dict[str, Any]:
+def _prove(host: Host, authority: Authority, argv: tuple[str, ...]) -> dict[str, Any]:
     """In a child of its own: enter the user namespace, build, collect what the sandbox says of itself."""
     block_signals()
     kernel.enter_user_namespace(os.CLONE_NEWPID)
     with contextlib.ExitStack() as undo:
-        if network is Network.BROKERED:
+        if authority.network is Network.BROKERED:
             bridge = undo.enter_context(build_bridge())
             undo.callback(_serve_names(bridge))
         reader, writer = os.pipe2(os.O_CLOEXEC)
         trouble_reader, trouble_writer = os.pipe2(os.O_CLOEXEC)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        spec = SandboxSpec(call=Call(argv=argv), authority=Authority(network=network))
+        spec = SandboxSpec(call=Call(argv=argv), authority=authority)
         try:
             built = build(spec, Ground(host=host), stdio={0: nothing, 1: writer, 2: trouble_writer})
         except LaunchError as error:

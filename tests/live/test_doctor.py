@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.doctor_wholes import INSIDE
+from sandbox.doctor_wholes import FILES_ONLY, INSIDE
 from tests.tree import ROOT
 
 pytestmark = pytest.mark.live
@@ -43,7 +43,7 @@ def test_a_host_that_can_says_so() -> None:
     code, report = doctor()
     assert (code, report["exit_code"], report["modes"]) == (0, 0, {"sandbox": True, "bridge": True})
     assert {one["check"] for one in report["findings"] if one["state"] == "ok"} >= {
-        *("bubblewrap", "namespaces", "cable", "sandbox", "bridge", "clock", "disk")
+        *("bubblewrap", "namespaces", "cable", "sandbox", "full-access", "bridge", "clock", "disk")
     }
     assert report["facts"]["uid"] != 0, "it is the serving user that is examined"
 
@@ -85,6 +85,53 @@ def let_pass(tmp_path: Path) -> None:
     """The serving user may be another than the one who runs the tests."""
     for place in itertools.takewhile(lambda one: not one.stat().st_mode & 0o001, (tmp_path, *tmp_path.parents)):
         place.chmod(0o711)
+
+
+def test_the_proof_of_full_access_fails_outside_too() -> None:
+    done = subprocess.run([PYTHON, "-I", "-S", "-c", FILES_ONLY], check=True, capture_output=True, text=True)
+    checks = {one["check"]: one["ok"] for one in json.loads(done.stdout)["checks"]}
+    assert [checks[name] for name in ("unix sockets", "processes", "rights")] == [False] * 3
+
+
+# A server that goes on in the background, until process 1 of its namespace ends.
+LISTENS = (
+    'import os, socket, time; s = socket.create_server(("192.0.2.1", 9)); os.fork() and os._exit(0); time.sleep(99)'
+)
+SPOILT = {
+    "addresses": ("ip link add v0 type veth peer name v1", {}),
+    "routes": ("ip link add v0 type veth peer name v1; ip addr add 10.9.9.9/24 dev v0; ip link set v0 up", {}),
+    "names": ("echo '203.0.113.7 doctor.example' >/tmp/h && mount --bind /tmp/h /etc/hosts", {}),
+    "reach": (f"ip link set lo up; ip addr add 192.0.2.1/32 dev lo; {PYTHON} -c '{LISTENS}'", {}),
+    "socket families": ("true", {}),
+    "unix sockets": (f"{PYTHON} -c 'import socket; socket.socket(1).bind(\"/tmp/listens\")'", {}),
+    "mounts": ("true", {}),
+    "rights": ("true", {}),
+    "system calls": ("true", {}),
+    "inheritance": ("true", {"OPENAI_API_KEY": "x"}),
+}
+
+
+@pytest.mark.parametrize("check", SPOILT)
+def test_each_check_of_the_proof_finds_what_it_looks_for(check: str) -> None:
+    """Namespaces of our own in which just this is not as in a sandbox."""
+    script, variables = SPOILT[check]
+    ready = f"mount -t tmpfs none /tmp && {{ {script}; }} && exec {PYTHON} -I -S - <&3"
+    pids = ("--pid", "--fork", "--kill-child")
+    own = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--net",
+        "--mount",
+        *pids,
+        "sh",
+        "-c",
+        f"exec 3<&0 </dev/null; {ready}",
+    ]
+    environ = {"PATH": os.environ["PATH"], **variables}
+    done = subprocess.run(own, check=False, input=INSIDE.read_bytes(), capture_output=True, env=environ, timeout=120)
+    checks = {one["check"]: one for one in json.loads(done.stdout)["checks"]}
+    assert checks[check]["ok"] is False, checks
 
 
 def bind(path: Path) -> socket.socket:
