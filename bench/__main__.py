@@ -33,6 +33,7 @@ from bench.runner_start import measure_runner_starts
 from bench.sandbox_runtime import SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS
 from bench.start_time import measure_starts
 from bench.subjects import Place, Running, Subject
+from bench.workers import measure_workers
 
 RESULTS: Final = ROOT / "bench" / "results"
 SUBJECTS: Final = (DIRECT, *PEERS, SANDBOX_RUNTIME, *INSPECTING, SANDBOX_RUNTIME_TLS, *OURS, UNLOGGED)
@@ -42,6 +43,7 @@ OTHER_TITLES: Final = {
     "start": "time to run `true`",
     "runner-start": "time to run `true` for a client of a running runner",
     "rules": "verdict on an allowed request",
+    "workers": "inspected kept-alive requests of a broker with workers",
 }
 TITLES: Final = OTHER_TITLES | {measure.key: measure.title for measure in MEASURES}
 OUR_ROWS: Final = frozenset(
@@ -60,6 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each sample (2)")
     parser.add_argument("--starts", type=int, default=20, help="how often each start is timed (20; 0: not at all)")
+    parser.add_argument("--no-workers", action="store_true", help="leave out one worker against two")
     parser.add_argument("--no-curves", action="store_true", help="leave out the curves over rules, sandboxes, records")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only churn for so long, and see what grows")
     keys = [measure.key for measure in MEASURES]
@@ -105,6 +108,15 @@ def measure_curves(origins: Origins, table: Table, console: Console) -> list[Cur
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         console.print(f"many sandboxes: {error}", markup=False)
     return curves
+
+
+def measure_more_workers(options: argparse.Namespace, origins: Origins, table: Table, console: Console) -> None:
+    """One worker against two, alone: they would share their cores with everything that waits."""
+    console.print(f"{options.rounds} rounds: {OTHER_TITLES['workers']}", style="dim")
+    try:
+        table["workers"] = measure_workers(origins, options.rounds, options.seconds)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        console.print(f"workers: {error}", markup=False)
 
 
 def start_subjects(
@@ -208,6 +220,8 @@ def main() -> None:
         if options.starts:
             table["start"] = measure_starts(workspace, origins, options.starts)
             table["runner-start"] = measure_runner_starts(options.starts)
+        if not options.no_workers:
+            measure_more_workers(options, origins, table, console)
         write_document(RESULTS, result(options, table, wanted, ()))  # kept, should somebody not wait for the rest
         if not options.no_curves:
             curves = measure_curves(origins, table, console)
@@ -222,7 +236,7 @@ def result(
 
 
 def judged(table: Table, wanted: Sequence[Subject]) -> list[Reached]:
-    others = [name for key in ("start", "runner-start", "rules") for name in table.get(key, {})]
+    others = [name for key in ("start", "runner-start", "rules", "workers") for name in table.get(key, {})]
     return judge(table, [one.name for one in wanted if one.ours] + [name for name in others if name in OUR_ROWS])
 
 
@@ -241,6 +255,9 @@ def show(
             print_measure(console, OTHER_TITLES[key], Unit.MICROSECONDS, table[key], reference="bwrap")
     if "rules" in table:
         print_measure(console, OTHER_TITLES["rules"], Unit.MICROSECONDS, table["rules"], reference="10 rules")
+    if "workers" in table:
+        rows = table["workers"]
+        print_measure(console, OTHER_TITLES["workers"], Unit.REQUESTS_PER_CPU, rows, reference=next(iter(rows)))
     print_goals(console, judged(table, wanted), TITLES)
     path = write_document(RESULTS, result(options, table, wanted, curves))
     console.print(f"Every sample: {path.relative_to(ROOT)}")

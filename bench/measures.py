@@ -18,6 +18,7 @@ class Unit(Enum):
 
     CONNECTIONS = "connections/s"
     REQUESTS = "requests/s"
+    REQUESTS_PER_CPU = "requests per CPU second of the limiting process"
     MEGABYTES = "MB/s"
     MICROSECONDS = "µs"
     KILOBYTES = "KB"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.measures import MEASURES, Sample
+from bench.measures import MEASURES, Sample, Unit
 
 if TYPE_CHECKING:
     from bench.curves import Curve
@@ -109,6 +109,7 @@ GOALS: Final = (
     Goal(measure="inspect-memory", peers=(), factor=40, at_most=True),
     Goal(measure="idle-broker", peers=(), factor=40, at_most=True),
     Goal(measure="rules", peers=("10 rules",), factor=2, at_most=True),
+    Goal(measure="workers", ours="wicketgate broker, 2 workers", peers=("wicketgate broker, 1 worker",), factor=1.7),
     Goal(measure="start", peers=(), factor=250_000, at_most=True),
     Goal(measure="runner-start", ours="built", peers=("bwrap",), factor=1.15, at_most=True),
     Goal(measure="runner-start", ours="parked", peers=("bwrap",), factor=1.15, at_most=True),
@@ -171,7 +172,7 @@ def as_document(
     curves: "Iterable[Curve]" = (),
 ) -> dict[str, Any]:
     """The run as one JSON document: every sample, so that anything else can be computed from it."""
-    units = {measure.key: measure.unit.value for measure in MEASURES}
+    units = {measure.key: measure.unit.value for measure in MEASURES} | {"workers": Unit.REQUESTS_PER_CPU.value}
     return {
         "about": about,
         "goals": [

@@ -17,7 +17,7 @@ from pathlib import Path
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditDirectoryError
 from broker.audit.location import NoStateDirectory, default_state_dir
-from broker.control.config import MAX_WORKERS, Account, Allowed, BrokerConfig, parse_config
+from broker.control.config import USUAL_WORKERS, Account, Allowed, BrokerConfig, parse_config
 from broker.control.daemon import Daemon, StartError, preload_daemon
 from broker.control.door import Access
 from broker.control.places import SOCKET_NAMES, NoRuntimeDirectory, default_runtime_dir
@@ -59,7 +59,7 @@ def run_broker(file: str) -> None:
         state=prepared.state,
         door=door,
         fork_server=start_fork_server(served, foreign=(door.fileno(), lock)),
-        workers=config.workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS),
+        workers=config.workers or min(len(os.sched_getaffinity(0)), USUAL_WORKERS),
         version=__version__,
         user_namespace=confined,
         sockets=tuple(runtime / name for name in SOCKET_NAMES.values()),

@@ -25,6 +25,7 @@ DAY: Final = 86_400
 _TABLES: Final = ("version", "broker", "control", "attach", "grants", "resolve")
 _BROKER_KEYS: Final = ("policy", "state", "runtime", "sync", "cacert", "workers")
 MAX_WORKERS: Final = 64
+USUAL_WORKERS: Final = 8  # at most, unless configured: each takes memory, and containers have few processes
 _SOCKET_KEYS: Final = ("users", "groups")
 # Lowest and highest value of each number of [grants], with its default.
 _GRANT_KEYS: Final[dict[str, tuple[int, int, int]]] = {
@@ -63,7 +64,7 @@ class GrantLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """The whole file. `state` and `runtime` are `None` for the places that are usual for the user who starts it, and
-    `workers` for one a core.
+    `workers` for one a core, at most `USUAL_WORKERS`.
     """
 
     policy: str

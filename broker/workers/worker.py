@@ -6,14 +6,16 @@ message of the daemon ends the worker: what it should have closed is closed then
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
+import resource
 import signal
 import socket
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, assert_never
@@ -64,6 +66,7 @@ from broker.workers.messages import (
 from certs.store import authority_directory
 
 LEDGER_SECONDS: Final = 5.0  # for the daemon's word; without it nothing more is spent
+KEPT_BACK: Final = 64  # descriptors that sandboxes' connections do not get, so that the daemon's word gets through
 UNUSED_SECONDS: Final = 60.0  # for a runner whose session was refused to close its connection
 
 
@@ -80,6 +83,7 @@ class Settings:
 def run_worker(channel: socket.socket, settings: Settings) -> None:
     """Serve until the daemon says that it is enough, or has gone."""
     raise_descriptors()
+    _keep_descriptors_back()
     make_absolute()
     # A service manager's signals are for the daemon, which ends its workers cleanly.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
@@ -305,7 +309,8 @@ class Worker:
                 self._loop.call_soon(self.on_readable)
 
     def _receive(self, *, wait: bool) -> None:
-        message, descriptors = channels.receive(self._channel, wait=wait)
+        with _descriptors_kept_back():
+            message, descriptors = channels.receive(self._channel, wait=wait)
         self._waiting.append((decode_to_worker(message), descriptors))
 
     def _send(self, message: FromWorker) -> None:
@@ -313,6 +318,22 @@ class Worker:
             channels.send(self._channel, encode(message))
         except OSError:
             os._exit(1)  # the daemon has gone
+
+
+@contextlib.contextmanager
+def _descriptors_kept_back() -> Iterator[None]:
+    """Take from those that are kept back (getrlimit(2): the soft limit is what new descriptors are held against)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _keep_descriptors_back() -> None:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard - KEPT_BACK, hard // 2), hard))
 
 
 def _figures_of(session: Session) -> SessionFigures:

@@ -8,9 +8,10 @@ from bench.ours import UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.results import GOALS, Row, judge
 from bench.sandbox_runtime import SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS
+from bench.workers import ROWS
 
-OTHER_MEASURES = {"start", "runner-start", "idle", "rules"}
-OTHER_ROWS = {"10 rules", "bwrap"}
+OTHER_MEASURES = {"start", "runner-start", "idle", "rules", "workers"}
+OTHER_ROWS = {"10 rules", "bwrap", *ROWS.values()}
 
 
 def row(*values: float, cpu: float | None = None) -> Row:

@@ -452,7 +452,8 @@ def test_a_run_is_served_again_when_egress_is_on_again(daemon: Daemon, port: int
         until(lambda: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == 1)
         for enabled in (False, True):
             assert daemon.ask("PUT", "/v1/egress", {"enabled": enabled})[0] == 200
-            until(lambda on=enabled: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == on)
+            wanted = int(enabled)
+            until(lambda: len(daemon.ask("GET", "/v1/sessions")[1]["sessions"]) == wanted)  # noqa: B023  at once
         done = gate.finish(process, "\n")
     assert (done.code, done.out.strip()) == (0, "200"), done.err
 
@@ -690,7 +691,7 @@ def test_what_runs_has_no_right_and_no_name_but_its_own(daemon: Daemon) -> None:
     workers = children_of(fork_server)
     health = daemon.ask("GET", "/v1/health")[1]
     assert workers == [worker["pid"] for worker in health["workers"]]
-    assert len(workers) == len(os.sched_getaffinity(0))
+    assert len(workers) == min(len(os.sched_getaffinity(0)), 8)
     for pid in (daemon.process.pid, door, fork_server, *workers):
         found = status(pid)
         assert {int(found[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
