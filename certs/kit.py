@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from certs.errors import TrustBundleError
@@ -44,11 +45,17 @@ class Kit:
     def home_files(self) -> tuple[tuple[bytes, PurePosixPath], ...]:
         """The files for the sandbox's home as (content, path below it). Raises `TrustBundleError`."""
         try:
-            return tuple((source.read_bytes(), place) for source, place in self.home)
+            return tuple((_content(source, _mark(source)), place) for source, place in self.home)
         except OSError as error:
             raise TrustBundleError(
                 f"{error.filename} cannot be read ({error.strerror})", "remove that directory"
             ) from error
+
+
+@lru_cache(maxsize=8)
+def _content(path: Path, _mark: object) -> bytes:
+    """A file of a kit. Every session with the same kit holds the same bytes, not a copy of its own."""
+    return path.read_bytes()
 
 
 def kits_directory(state_dir: Path) -> Path:

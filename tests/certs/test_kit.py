@@ -101,6 +101,19 @@ def test_the_browsers_database_holds_the_added_roots_only(tmp_path: Path, bundle
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] == 0
 
 
+def test_sessions_with_the_same_kit_hold_the_same_bytes_and_no_stale_ones(tmp_path: Path, bundle: Path) -> None:
+    first, second = (prepare(tmp_path, bundle).home_files() for _ in range(2))
+    assert len(first) == 2
+    assert all(one is other for (one, _), (other, _) in zip(first, second, strict=True))
+    kit = prepare(tmp_path, bundle)
+    (database, _), (keys, _) = kit.home
+    database.write_bytes(b"another")
+    assert kit.home_files()[0][0] == b"another"
+    keys.unlink()
+    with pytest.raises(TrustBundleError, match="cannot be read"):
+        kit.home_files()
+
+
 def test_the_same_inputs_give_the_same_kit_without_writing(tmp_path: Path, bundle: Path) -> None:
     first = prepare(tmp_path, bundle)
     marks = {path: path.stat().st_ctime_ns for path in first.directory.rglob("*") if path.is_file()}
