@@ -9,17 +9,19 @@ is, with its confidence (`bench.fits`). A figure leaks where even the lower boun
 
 import asyncio
 import json
+import math
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from bench.accounting import tree
 from bench.churn import ACTS, NAMES, PLAIN, SPLICED, Act, Field
 from bench.fits import Trend, trend
 from bench.plots import format_figure, lines
@@ -28,13 +30,14 @@ from bench.watch import Figures, Watch
 from broker.control.client import Broker
 from tests.live.daemons import broker_daemon
 from tests.live.runners import daemon
-from tests.live.runs import adopted
+from tests.live.runs import adopted, until
 from tests.origins.process import start_https
 
 RESULTS: Final = ROOT / "bench" / "results"
 WARM_SHARE: Final = 0.25  # of the time
 AT_ONCE: Final = 4  # acts side by side
 QUIET_SECONDS: Final = 10.0  # how long what has ended may take to be gone
+STILL_SECONDS: Final = 0.3  # without a start or an end
 FEWEST: Final = 8  # samples that a judgement needs
 # What a figure may grow by over the judged part, by the last words of its name; None: it is told and not judged.
 ALLOWED: Final[dict[str, float | None]] = {
@@ -103,7 +106,7 @@ class Soak:
         if not self.verdicts():
             found.append(f"only {len(self.times)} samples: too few to judge")
         if self.unquiet:
-            found.append(f"after {self.unquiet} cycles something was still alive {QUIET_SECONDS:g} s later")
+            found.append(f"after {self.unquiet} cycles something was still alive")
         return found + self.failures[:20]
 
 
@@ -158,8 +161,22 @@ def daemons(directory: Path) -> Iterator[tuple[Watch, dict[str, Any]]]:
             "state of the runner": runner.state,
             "the log": broker.directory / "state" / "audit",
         }
+        _wait_still()
         watch = Watch({"broker": broker.process.pid, "runner": runner.process.pid}, places)
         yield watch, {"broker": broker, "runner": runner, "origin": origin}
+
+
+def _wait_still() -> None:
+    """Until nothing has started or ended for a moment: a fork on its way to another program is no daemon."""
+    seen, since = tree(os.getpid()), time.monotonic()
+
+    def is_still() -> bool:
+        nonlocal seen, since
+        if (now := tree(os.getpid())) != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since > STILL_SECONDS
+
+    until(is_still)
 
 
 @contextmanager
@@ -191,10 +208,19 @@ async def _cycle(place: Field, seen: Soak, acts: Sequence[Act]) -> None:
     await asyncio.gather(*map(one, acts))
 
 
-async def soak(seconds: float, *, period: float, acts: Sequence[Act] = ACTS, report: Any = None) -> Soak:
-    """Churn for so many seconds, a cycle begun every `period` seconds at most; `report` is told after each sample.
+async def soak(
+    *,
+    seconds: float = math.inf,
+    cycles: float = math.inf,
+    period: float = 0.0,
+    patience: float = QUIET_SECONDS,
+    acts: Sequence[Act] = ACTS,
+    report: Callable[[Soak], None] = lambda _: None,
+) -> Soak:
+    """Churn for so many seconds or cycles, a cycle begun every `period` seconds at most.
 
-    Raises DaemonEndedError when a daemon goes away.
+    What a cycle has ended may take `patience` seconds to be gone; `report` is told after each sample. Raises
+    DaemonEndedError when a daemon goes away.
     """
     seen = Soak()
     with adopted() as left, tempfile.TemporaryDirectory(prefix="wicketgate-soak-") as name:
@@ -211,28 +237,29 @@ async def soak(seconds: float, *, period: float, acts: Sequence[Act] = ACTS, rep
                     https=origin.https,
                     workspace=runner.workspace(),
                 )
-                while (now := time.monotonic() - begin) < seconds:
+                while (now := time.monotonic() - begin) < seconds and len(seen.times) < cycles:
                     await _cycle(place, seen, acts)
-                    seen.unquiet += not await _quiet(watch, left)
+                    seen.unquiet += not await _quiet(watch, left, patience)
                     seen.add(time.monotonic() - begin, watch.sample())
-                    if seen.times[-1] < seconds * WARM_SHARE:
+                    if seen.times[-1] < seconds * WARM_SHARE and len(seen.times) <= cycles * WARM_SHARE:
                         seen.warm = len(seen.times)
-                    if report is not None:
-                        report(seen)
+                    report(seen)
                     await asyncio.sleep(max(0.0, now + period - (time.monotonic() - begin)))
     return seen
 
 
-async def _quiet(watch: Watch, left: Any) -> bool:
-    """Wait until what was started is gone, and tell whether it is."""
-    deadline = time.monotonic() + QUIET_SECONDS
-    while True:
+async def _quiet(watch: Watch, left: Callable[[], object], patience: float) -> bool:
+    """Wait until what was started is gone and what is parked is made; tell whether it is."""
+    deadline = time.monotonic() + patience
+    before, since = watch.processes(), time.monotonic()
+    while time.monotonic() < deadline:
         left()  # takes leave of what came to us
-        if watch.is_quiet():
+        if (now := watch.processes()) != before:
+            before, since = now, time.monotonic()
+        if watch.is_quiet() and time.monotonic() - since > STILL_SECONDS:
             return True
-        if time.monotonic() > deadline:
-            return False
         await asyncio.sleep(0.05)
+    return watch.is_quiet()
 
 
 def as_document(seen: Soak) -> dict[str, Any]:
@@ -306,7 +333,7 @@ def run(minutes: float, *, period: float = 6.0) -> int:
             told = ", ".join(f"{name} {value:.4g}" for name, value in last.items())
             print(f"{seen.times[-1] / 60:6.1f} min, {len(seen.failures)} failures: {told}", flush=True)
 
-    seen = asyncio.run(soak(minutes * 60, period=period, report=report))
+    seen = asyncio.run(soak(seconds=minutes * 60, period=period, report=report))
     print_verdicts(seen)
     RESULTS.mkdir(parents=True, exist_ok=True)
     document = as_document(seen)

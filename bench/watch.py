@@ -24,21 +24,21 @@ class DaemonEndedError(RuntimeError):
 class Watch:
     """`roots`: the daemons that were started, by name. `places`: directories whose entries are counted, by name.
 
-    Made while no sandbox is alive: what is there then stays the basis.
+    Made while no sandbox is alive.
     """
 
     def __init__(self, roots: Mapping[str, int], places: Mapping[str, Path]) -> None:
         self._places = places
         self.daemons = {name: pid for root, pid in roots.items() for name, pid in _daemons(root, pid)}
-        self._processes = len(self.processes())
+        self._most: int | None = None
 
     def processes(self) -> set[int]:
         """Everything that this process and its descendants have started; orphans too where it adopts them."""
         return tree(os.getpid())
 
     def is_quiet(self) -> bool:
-        """Whether as few processes are alive as at the beginning."""
-        return len(self.processes()) <= self._processes
+        """Whether no more processes are alive than at the first sample. Some sandboxes are parked, always as many."""
+        return self._most is None or len(self.processes()) <= self._most
 
     def sample(self) -> Figures:
         """Every figure at this moment. Raises DaemonEndedError."""
@@ -48,6 +48,7 @@ class Watch:
                 raise DaemonEndedError(f"{name} (process {pid}) has ended")
             found |= {f"{name}: {what}": value for what, value in _of_process(pid).items()}
         alive = self.processes()
+        self._most = self._most or len(alive)
         found["processes"] = len(alive)
         found |= _namespaces(alive)
         found |= _slabs()
