@@ -35,6 +35,7 @@ half_closed_seconds = 0.5
 """
 FIXED: Mapping[Authority, tuple[Address, ...]] = {Authority(parse_host_name(HOST), 443): (ip_address(PUBLIC),)}
 ABORT = struct.pack("ii", 1, 0)
+PROXY = ("198.19.255.1", 3128)
 
 
 def hello(name: str = HOST) -> bytes:
@@ -96,6 +97,30 @@ async def test_a_client_that_has_said_all_still_hears_all(world: World) -> None:
 
     async with world.broker(RULES, fixed=FIXED), world.origin(behave, port=443):
         assert await world.inside(talk, await address(world)) == body
+
+
+@in_world
+async def test_an_end_that_comes_with_the_hello_reaches_the_origin(world: World) -> None:
+    """The broker sees both in one look, or the end while it dials: either way nobody tells it again."""
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == FIRST
+        writer.write(b"heard all")
+
+    def ask(connect: bytes, where: tuple[str, int]) -> bytes:
+        with socket.create_connection(where, 20) as sock:
+            if connect:
+                sock.sendall(connect)
+                assert b" 200 " in sock.recv(4096)
+            sock.sendall(FIRST)
+            sock.shutdown(socket.SHUT_WR)
+            return read_all(sock)
+
+    through = f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n".encode()
+    async with world.broker(RULES, fixed=FIXED), world.origin(behave, port=443):
+        for connect, where in ((b"", await address(world)), (through, PROXY)):
+            for _ in range(30):
+                assert await world.inside(ask, connect, where) == b"heard all"
 
 
 @in_world
