@@ -52,6 +52,8 @@ async def test_a_hundred_thousand_lines(runner: Runner, terminal: str) -> None:
     lines = (await runner.read(terminal, scrollback=True)).lines
     numbers = [int(line) for line in lines if line.isdigit()]
     assert numbers == list(range(1, 99_001)), "the full scrollback is kept"
+    more = await runner.run_in_terminal(terminal, "seq 1 150000; (exit 8)")
+    assert (more.code, len(more.output.splitlines())) == (8, 150_000), "the end is seen however much is shown"
 
 
 async def test_a_line_longer_than_the_screen_is_one_line(runner: Runner, terminal: str) -> None:
