@@ -57,6 +57,7 @@ class Runner:
         self._changes: list[str] = []
         self._changed = asyncio.Event()
         self._tunnels: list[socket.socket] = []
+        self._silent: list[socket.socket] = []
         attachment.on_change = self._on_change
         self._inside = ThreadPoolExecutor(32, initializer=lambda: os.setns(bridge.sandbox_fd, os.CLONE_NEWNET))
 
@@ -138,6 +139,21 @@ class Runner:
 
         self._tunnels = await self.in_sandbox(connect)
         return len(self._tunnels)
+
+    async def knock(self, port: int, count: int) -> Any:
+        """Open connections and say nothing on them; how many are open at the end."""
+
+        def connect() -> int:
+            for _ in range(count):
+                sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                sock.connect_ex(("192.0.2.1", port))
+                self._silent.append(sock)
+            poll = select.poll()
+            for sock in self._silent:
+                poll.register(sock, select.POLLOUT)
+            return len(poll.poll(PATIENCE * 1000))
+
+        return await self.in_sandbox(connect)
 
     async def watch_tunnels(self) -> Any:
         """Wait until the last tunnel is gone: when, on the machine's monotonic clock, and how they ended."""

@@ -256,6 +256,34 @@ def test_a_worker_that_does_not_obey_is_ended(daemon: Daemon, port: int) -> None
         assert "signal 9" in daemon.records(kind="policy", event="worker_ended")[0]["detail"]
 
 
+@pytest.mark.root_only
+def test_a_worker_without_descriptors_still_hears_of_another_policy() -> None:
+    """A sandbox can use up what a worker may open. That must neither keep a former policy in force nor end it."""
+    limits = "[limits]\nsession_connections = 3000\n"
+    with (
+        silent_origin() as port,
+        broker_daemon(rules_for(port, tls="splice"), extra=place(port, 1), limits=limits) as daemon,
+    ):
+        daemon.stop()
+        daemon.prefix = ("prlimit", "--nofile=320")
+        daemon.start()
+        with attached(daemon, "") as (runner,):
+            assert runner.ask("open_tunnels", name=NAME, port=port, count=60) == 60
+            (worker,) = workers_of(daemon)
+            runner.ask("watch_tunnels")
+            with played_runner(daemon, "s-greedy") as greedy:
+                assert "authority" in greedy.ask("attach")
+                assert greedy.ask("knock", port=port, count=600) > 0
+                assert len(os.listdir(f"/proc/{worker}/fd")) >= 320 - 64
+                daemon.write_policy(
+                    rules_for(port, tls="splice", name="other").replace(NAME, "other.example"), limits=limits
+                )
+                assert daemon.ask("POST", "/v1/policy/reload")[0] == 200
+                assert runner.process.stdout is not None
+                assert json.loads(runner.process.stdout.readline())["result"]["left"] == 0
+                assert list(workers_of(daemon)) == [worker]
+
+
 def test_a_full_disk_stops_egress_in_every_worker_and_says_so(port: int) -> None:
     with broker_daemon(rules_for(port), extra=place(port)) as daemon:
         daemon.stop()
