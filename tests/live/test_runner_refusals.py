@@ -319,3 +319,56 @@ async def test_the_runner_may_start_no_process() -> None:
                 assert (code, status) == ("exhausted", 503)
             await asyncio.to_thread(limit, pid, "nproc", before)
             assert (await runner.run(Call(bash="echo next"))).stdout == b"next\n"
+
+
+# ---- races -----------------------------------------------------------------------------------------------------------
+
+EXCHANGE = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+one, other = (word.encode() for word in sys.argv[1:])
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    assert libc.renameat2(-100, one, -100, other, 2) == 0  # RENAME_EXCHANGE: the name always names something
+"""
+
+
+@pytest.mark.parametrize("by", ["a link", "a directory"])
+async def test_a_workspace_that_is_exchanged_all_the_time(served: Daemon, by: str) -> None:
+    """It is the judged directory that is mounted, or nothing: never what was put in its place meanwhile."""
+    chosen, other = served.workspace("exchanged"), served.directory / f"other-{by[2:]}"
+    (chosen / "genuine").touch()
+    hidden = served.workspace("hidden")
+    (hidden / "secret").touch()
+    if by == "a link":
+        other.symlink_to(served.state)  # the runner's own, which the serving user could read and write
+    else:
+        os.rename(hidden, other)
+        other.chmod(0o500)  # refused, where it is judged
+    outcomes = set()
+    racer = subprocess.Popen([PYTHON, "-c", EXCHANGE, str(chosen), str(other)])
+    try:
+        async with served.client() as runner:
+            for _ in range(60):
+                try:
+                    done = await runner.run(Call(bash="ls; touch made"), Authority(workspace=str(chosen)))
+                except RunnerError as refused:
+                    assert refused.code == "bad_workspace", refused
+                    outcomes.add(refused.problem.reason or "changed at the launch")
+                else:
+                    shown = done.stdout.split()
+                    assert b"genuine" in shown, done
+                    assert not {b"jobs", b"secret"} & set(shown), done
+                    outcomes.add("ran")
+    finally:
+        racer.kill()
+        racer.wait()
+    assert len(outcomes) > 1, f"the exchange was never met: {outcomes}"
+    assert not (served.state / "made").exists()
+    assert {path.name for path in (chosen, other) if (path / "secret").exists() and (path / "made").exists()} == set()
+    for path in (chosen, other):
+        if path.is_symlink():
+            path.unlink()
+        else:
+            path.chmod(0o700)
+            shutil.rmtree(path)
