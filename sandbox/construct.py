@@ -4,8 +4,8 @@ In this order: survey the workspace and hold its absent names, lay the plan out,
 mounted with what was judged, bound it, let the command begin. Nothing of the command runs before all of that is done,
 and a step that fails undoes those before it. What is to be done when everything of the sandbox is dead: `Built.settle`.
 
-A parked sandbox (`sandbox.parked`) takes the same steps, the launch and the bounds ahead of time: `park`, then
-`occupy`, where the workspace is surveyed, shown and compared, then `Built.begin`.
+A parked sandbox (`sandbox.parked`) takes the same steps, those without a workspace ahead of time: `park`, and the begin
+of a program that waits for a word; then `occupy`, where the workspace is surveyed, shown and compared.
 """
 
 import codecs
@@ -178,25 +178,43 @@ def is_parked(built: Built, limits: Limits) -> bool:
     return True
 
 
-def is_waiting(built: Built) -> bool:
-    """Whether its process 1 is still bubblewrap's, waiting for `begin`; not one that was killed and is about to end."""
-    outer, init = built.launched.pid, built.init
-    unbegun = built.launched.release_fd >= 0 and children(outer) == [init] and not children(init)
-    return unbegun and _lives_on(outer) and _lives_on(init)
+def find_waiting(built: Built) -> int | None:
+    """After `begin`: the pid of the program that was begun, once the filter holds for it. Raises LaunchError."""
+    begun = children(built.init)
+    if begun and _field(_status(begun[0]), "Seccomp") == "2":
+        return begun[0]
+    if not _lives_on(built.launched.pid):
+        raise LaunchError(Code.SANDBOX_FAILED, "bubblewrap ended before the sandbox was parked.", _AGAIN)
+    return None
+
+
+def is_waiting(built: Built, program: int) -> bool:
+    """Whether both of bubblewrap's processes and the waiting program are there, and none is about to end."""
+    return all(map(_lives_on, (built.launched.pid, built.init, program))) and children(built.init) == [program]
 
 
 def _lives_on(pid: int) -> bool:
     """Whether a process is neither dead nor about to be: SIGKILL stays pending until it takes effect (proc(5))."""
+    status = _status(pid)
+    killed = any(int(_field(status, name) or "0", 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))
+    return _field(status, "State") not in {"", "Z", "X"} and not killed
+
+
+def _status(pid: int) -> str:
+    """A process's status file; empty where it is gone."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123  as little as can be
+            return file.read(8192).decode("ascii", "replace")
     except OSError:
-        return False
-    state, *pending = (status.partition(f"\n{name}:")[2].split(None, 1)[0] for name in ("State", "SigPnd", "ShdPnd"))
-    return state not in {"Z", "X"} and not any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending)
+        return ""
+
+
+def _field(status: str, name: str) -> str:
+    return status.partition(f"\n{name}:")[2].lstrip().partition("\n")[0].partition(" ")[0]
 
 
 def occupy(built: Built, spec: SandboxSpec, ground: Ground, workspace: "Workspace | None") -> None:
-    """Make a held sandbox that of `spec`, whose authority but for the workspace it was built with.
+    """Make a waiting sandbox that of `spec`, whose authority but for the workspace it was built with.
 
     Raises LaunchError or OSError: nothing was executed; abandon it.
     """
@@ -412,11 +430,8 @@ def _find_held(launched: Launched) -> int | None:
 
 def _has_no_capabilities(pid: int) -> bool:
     """bubblewrap's child drops them when the last mount is made, and asks to be let go right after that."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    return int(status.partition("CapEff:")[2].split(None, 1)[0], 16) == 0
+    effective = _field(_status(pid), "CapEff")
+    return effective != "" and int(effective, 16) == 0
 
 
 def _verify(init: int, guard: Guard | None, workspace: "Workspace | None") -> None:

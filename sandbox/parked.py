@@ -1,10 +1,10 @@
-"""A sandbox that is built ahead and waits: bubblewrap has mounted everything and given up every right, and is held.
+"""A sandbox that is built ahead and waits: mounted, confined and bounded, with a shell in it that waits for a word.
 
-Nothing runs in it. It serves one session and dies with it. What it was built with is its shape: the whole authority
-but for the workspace and the time, and the limits. Whoever releases it has laid out the authority of the session; only
-where that has the same shape, and the host's files are the ones that were mounted, it is used. The rest is applied at
-the release: the workspace (surveyed, shown and compared as in a start without it), the lease on the broker, the
-environment, the command and its streams, which come by descriptors that nobody else ever had.
+Nothing else ever ran in it. It serves one session and dies with it. What it was built with is its shape: the whole
+authority but for the workspace and the time, and the limits. Whoever releases it has laid out the authority of the
+session; only where that has the same shape, and the files of the host are those that were mounted, it is used. The rest
+is applied at the release: the workspace (surveyed, shown and compared as in a start without it), the lease on the
+broker, the environment, the command and its streams, which come by descriptors that nobody else ever had.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from sandbox.construct import Built, Ground
 from sandbox.errors import Code, LaunchError
 from sandbox.limits import Limits
 from sandbox.plan import Bind, plan
-from sandbox.release import APART, MERGED, NOWHERE, SCRIPT_FD, STDIN_FD, WAITS, script
+from sandbox.release import APART, GO, MERGED, NOWHERE, SCRIPT_FD, STDIN_FD, WAITS, WORD_FD, script
 from sandbox.spec import Authority, Call, Mode, Network, SandboxSpec
 from sandbox.streams import Ready, Streams
 from sandbox.workspace import Workspace
@@ -70,7 +70,10 @@ def suits(call: Call) -> bool:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Parked:
-    """One of them. `ready`, `script` and `bridge` are its own until it is released. `since`: the loop's time."""
+    """One of them. `ready`, `script`, `word` and `bridge` are its own until it is released. `since`: the loop's time.
+
+    `waiting`: the pid of the shell that waits.
+    """
 
     shape: Shape
     built: Built
@@ -78,6 +81,8 @@ class Parked:
     bridge: Bridge | None
     ready: Ready
     script: int
+    word: int
+    waiting: int
     sources: Sources
     since: float
 
@@ -87,8 +92,8 @@ class Parked:
 
     @property
     def is_alive(self) -> bool:
-        """Whether both its processes are there and nothing was executed."""
-        return not self.child.has_ended() and construct.is_waiting(self.built)
+        """Whether its processes are there, and it was not released yet."""
+        return self.word >= 0 and not self.child.has_ended() and construct.is_waiting(self.built, self.waiting)
 
     def release(self, spec: SandboxSpec, ground: Ground, workspace: Workspace | None, streams: Streams | None) -> Built:
         """Let it become the sandbox of `spec`. Without `streams` the command reads and writes /dev/null.
@@ -108,9 +113,8 @@ class Parked:
         )
         if os.pwrite(self.script, told, 0) != len(told):
             raise OSError(0, "the command was not taken whole")
-        self.built.begin()
-        os.close(self.script)
-        self.script = -1
+        os.write(self.word, GO)
+        self._close()
         if streams is None:
             self.ready.close()
         else:
@@ -121,15 +125,19 @@ class Parked:
         """Kill it and undo it; `bridge` stays, if somebody has taken it by now."""
         self.child.kill()
         await self.child.wait()
-        for fd in (self.script, self.built.launched.status_fd, self.built.launched.release_fd):
-            if fd >= 0:
-                os.close(fd)
-        self.script = self.built.launched.status_fd = self.built.launched.release_fd = -1
+        self._close()
+        os.close(self.built.launched.status_fd)
         self.ready.close()
         if self.bridge is not None:
             self.bridge.close()
             self.bridge = None
         self.built.settle()
+
+    def _close(self) -> None:
+        for fd in (self.script, self.word):
+            if fd >= 0:
+                os.close(fd)
+        self.script = self.word = -1
 
 
 async def park(shape: Shape, ground: Ground) -> Parked:
@@ -142,23 +150,30 @@ async def park(shape: Shape, ground: Ground) -> Parked:
         undo.callback(ready.close)
         told = os.memfd_create("wicketgate", os.MFD_CLOEXEC)
         undo.callback(os.close, told)
+        hears, word = os.pipe2(os.O_CLOEXEC)
+        undo.callback(os.close, word)
         spec = SandboxSpec(call=Call(argv=WAITS), authority=shape.authority)
         sources = _sources(spec, ground)  # before they are mounted: what is exchanged meanwhile then differs
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        streams = {0: null, 1: ready.out.writer, 2: ready.err.writer, STDIN_FD: ready.stdin[0]}
         try:
             built = construct.park(
                 spec,
                 ground,
                 limits=shape.limits,
                 network=None if bridge is None else bridge.sandbox_fd,
-                stdio={0: null, 1: ready.out.writer, 2: ready.err.writer, SCRIPT_FD: told, STDIN_FD: ready.stdin[0]},
+                stdio={**streams, SCRIPT_FD: told, WORD_FD: hears},
             )
         finally:
             os.close(null)
+            os.close(hears)
         undo.callback(built.abandon)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(construct.HOLD_SECONDS):
             while not construct.is_parked(built, shape.limits):  # noqa: ASYNC110  bubblewrap tells nobody
+                await asyncio.sleep(POLL)
+            built.begin()
+            while (waiting := construct.find_waiting(built)) is None:  # noqa: ASYNC110  nor is this told
                 await asyncio.sleep(POLL)
         child = Child(built.launched.pid)
         undo.pop_all()
@@ -169,6 +184,8 @@ async def park(shape: Shape, ground: Ground) -> Parked:
         bridge=bridge,
         ready=ready,
         script=told,
+        word=word,
+        waiting=waiting,
         sources=sources,
         since=loop.time(),
     )

@@ -1,15 +1,17 @@
 """What a parked sandbox is told when it is released: the command, as a script for the shell that waits in it. Pure.
 
-The shell replaces itself by env(1), and that by the command, so nothing of either is left when the command begins. It
-expands nothing: every word is quoted. Of the descriptors only the first three go on.
+The shell reads one line, which only says that the script is there; at the end of the file instead it ends. The script
+replaces it by env(1), and that by the command, so nothing of either is left when the command begins. It expands
+nothing: every word is quoted. Of the descriptors only the first three go on.
 """
 
 import os
 from collections.abc import Iterable
 
 SHELL, ENV = "/bin/sh", "/usr/bin/env"
-SCRIPT_FD, STDIN_FD = 3, 4  # one digit: a POSIX shell need not know more (XCU 2.7)
-WAITS = (SHELL, f"/proc/self/fd/{SCRIPT_FD}")
+SCRIPT_FD, STDIN_FD, WORD_FD = 3, 4, 5  # one digit: a POSIX shell need not know more (XCU 2.7)
+WAITS = (SHELL, "-c", f"read -r word <&{WORD_FD} && . /proc/self/fd/{SCRIPT_FD}")
+GO = b"\n"
 
 
 def script(
@@ -21,7 +23,8 @@ def script(
     """
     variables = (f"{name}={value}" for name, value in (*environment, ("PWD", directory)))
     words = b" ".join(map(_quoted, (ENV, "-i", *variables, *argv)))
-    streams = f"{f'<&{STDIN_FD} ' if stdin else ''}{outlets} {SCRIPT_FD}<&- {STDIN_FD}<&-"
+    closed = " ".join(f"{fd}<&-" for fd in (SCRIPT_FD, STDIN_FD, WORD_FD))
+    streams = f"{f'<&{STDIN_FD} ' if stdin else ''}{outlets} {closed}"
     return b"cd " + _quoted(directory) + b" && exec " + words + b" " + streams.encode() + b"\n"
 
 

@@ -1,6 +1,7 @@
 """Parked sandboxes: the same as built ones, of one session alone, bounded, and gone with whatever is killed."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.release import WAITS
 from tests.live.runners import Daemon, daemon, serving_uid
 from tests.live.runs import until
 from tests.live.test_runner_routes import PROBE, ROUTES
@@ -55,17 +57,26 @@ async def warm(runner: Runner, call: Call, authority: Authority | None = None) -
 
 
 def parked_processes(made: Daemon) -> list[int]:
-    """The bubblewraps that wait, outside ones, as the machine sees them."""
-    found = []
-    for child in children(made.processes()[RUNNER]):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if words[0] == b"bwrap" and b"/proc/self/fd/3" in words and not children(children(child)[0]):
-            found.append(child)
-    return found
+    """The outer bubblewraps of those that wait, as the machine sees them."""
+    waits = b"\0".join(map(str.encode, WAITS)) + b"\0"
+    return [one for one in children(made.processes()[RUNNER]) if command_line(waiting_program(one)) == waits]
+
+
+def waiting_program(outer: int) -> int:
+    """What waits in a sandbox; 0 where nothing has begun."""
+    return next((inner for init in children(outer) for inner in children(init)), 0)
+
+
+def command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 # ---- the same sandbox ------------------------------------------------------------------------------------------------
@@ -164,12 +175,13 @@ async def test_two_parked_sandboxes_share_no_namespace_and_no_descriptor(served:
 async def test_what_waits_has_given_everything_up(served: Daemon, runner: Runner) -> None:
     await full(runner)
     for one in parked_processes(served):
-        status = dict(
-            line.split(":\t", 1) for line in Path(f"/proc/{children(one)[0]}/status").read_text().splitlines()
-        )
-        assert {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
-        assert status["NoNewPrivs"] == "1"
-        assert int(status["Uid"].split()[0]) == serving_uid()
+        for pid in (children(one)[0], waiting_program(one)):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines)
+            assert {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+            assert status["NoNewPrivs"] == "1"
+            assert int(status["Uid"].split()[0]) == serving_uid()
+        assert status["Seccomp"] == "2", "the shell that waits is filtered as its command will be"
 
 
 # ---- the authority is applied at the release -------------------------------------------------------------------------
@@ -228,7 +240,7 @@ async def test_full_access_is_never_parked(served: Daemon, runner: Runner) -> No
 
 
 async def test_a_parked_sandbox_that_was_killed_is_noticed_and_never_served(served: Daemon, runner: Runner) -> None:
-    for which in [lambda one: one, lambda one: children(one)[0]] * 2:  # the outer and the inner process 1
+    for which in (lambda one: one, lambda one: children(one)[0], waiting_program):
         await full(runner)
         victims = parked_processes(served)
         for one in victims:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.release import APART, MERGED, NOWHERE, SCRIPT_FD, STDIN_FD, script
+from sandbox.release import APART, GO, MERGED, NOWHERE, SCRIPT_FD, STDIN_FD, WAITS, WORD_FD, script
 
 SHELLS = [words for words in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(words[0])]
 SHOW = """
@@ -27,27 +27,33 @@ words = st.text(
 
 
 def perform(
-    shell: list[str], told: bytes, *, stdin: bytes = b"", environ: dict[str, str] | None = None
+    shell: list[str], told: bytes, *, stdin: bytes = b"", word: bytes = GO, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Have a shell read the script from the descriptor that it comes by, as a parked sandbox does."""
-    place, (reader, writer) = os.memfd_create("script"), os.pipe()
+    """Have a shell wait for the script as in a parked sandbox."""
+    place, reader, hears = os.memfd_create("script"), piped(stdin), piped(word)
     try:
         os.write(place, told)
-        os.write(writer, stdin)
-        os.close(writer)
-        moved = f"{SCRIPT_FD}<&{place} {STDIN_FD}<&{reader} {place}<&- {reader}<&-"
-        moved = f'exec {moved}; exec "$@" /proc/self/fd/{SCRIPT_FD}'
+        moved = f"{SCRIPT_FD}<&{place} {STDIN_FD}<&{reader} {WORD_FD}<&{hears} {place}<&- {reader}<&- {hears}<&-"
+        moved = f'exec {moved}; exec "$@"'
         return subprocess.run(
-            ["bash", "-c", moved, "-", *shell],
-            pass_fds=(place, reader),
+            ["bash", "-c", moved, "-", *shell, *WAITS[1:]],
+            pass_fds=(place, reader, hears),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=environ or {},
             check=False,
         )
     finally:
-        os.close(place)
-        os.close(reader)
+        for fd in (place, reader, hears):
+            os.close(fd)
+
+
+def piped(content: bytes) -> int:
+    """A pipe that holds this and has no writer any more."""
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    return reader
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
@@ -95,9 +101,13 @@ def test_where_the_output_goes(shell: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_without_its_script_nothing_is_executed(shell: list[str]) -> None:
+def test_without_its_script_or_without_the_word_nothing_is_executed(shell: list[str]) -> None:
     done = perform(shell, b"")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    told = script(("/bin/echo", "ran"), (), directory="/", stdin=False, outlets=APART)
+    done = perform(shell, told, word=b"")
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+    assert perform(shell, told).stdout == b"ran\n"
 
 
 def test_a_zero_byte_is_refused() -> None:
