@@ -68,8 +68,9 @@ def run_through(
             return _report(_lines(connection))
     except _Failed as failed:
         say(str(failed))
-    except OSError as error:
-        say(f"The runner at {runner} went away ({error.strerror or error}); what it was running has ended.")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        say(f"The runner at {runner} did not answer to the end ({why}); what it was running ends.")
     return REFUSED
 
 
@@ -126,12 +127,15 @@ def _lines(connection: socket.socket) -> "Iterator[dict[str, Any]]":
         if not piece or len(rest) > MAX_HEAD:
             raise _Failed("The runner gave no answer; `wicketgate health` tells more.")
     _, _, rest = rest.partition(b"\r\n\r\n")
-    while piece := connection.recv(CHUNK):
-        rest += piece
+    while True:
         *lines, rest = rest.split(b"\n")
-        yield from (json.loads(line) for line in lines)
+        yield from map(json.loads, lines)
+        piece = connection.recv(CHUNK)
+        if not piece:
+            break
+        rest += piece
     if rest:
-        yield json.loads(rest)
+        yield json.loads(rest)  # a refusal is one document without an end of its line
 
 
 def _report(documents: "Iterator[dict[str, Any]]") -> int:
