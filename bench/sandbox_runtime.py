@@ -57,10 +57,10 @@ def installed() -> str | None:
 
 
 def command_of_a_start(directory: Path) -> list[str]:
-    """`srt true` under the same settings."""
+    """`srt true` under the same settings, which are kept in the directory."""
     settings = directory / "srt-settings.json"
     settings.write_text(json.dumps(SETTINGS), encoding="utf-8")
-    return [str(COMMAND), "--settings", str(settings), "-c", "true"]
+    return ["env", f"TMPDIR={directory}", str(COMMAND), "--settings", str(settings), "-c", "true"]
 
 
 @contextmanager
@@ -80,14 +80,13 @@ def start_terminating(place: Place) -> Iterator[Running]:
 
 @contextmanager
 def _serve(place: Place, network: dict[str, Any], way: dict[str, Any]) -> Iterator[Running]:
+    environment = [f"NODE_EXTRA_CA_CERTS={place.origins.cacert}", f"TMPDIR={place.directory}"]
     script = place.directory / "serve.mjs"
     library, name = json.dumps(str(PACKAGE / "dist" / "index.js")), json.dumps(NAME)
     settings = json.dumps({**SETTINGS, "network": network})
     script.write_text(SERVE.format(library=library, name=name, settings=settings), encoding="utf-8")
     with (
-        talking(
-            ["env", f"NODE_EXTRA_CA_CERTS={place.origins.cacert}", "node", script], core=place.proxy_core, log=place.log
-        ) as (proxy, pid),
+        talking(["env", *environment, "node", script], core=place.proxy_core, log=place.log) as (proxy, pid),
         plain_client(place) as client,
     ):
         told = proxy.read()

@@ -1,4 +1,4 @@
-"""How long a sandbox takes to run `true`: bare, under bubblewrap with the usual mounts, and by `wicketgate run`.
+"""How long a sandbox takes to run `true`: bare, under bubblewrap with the usual mounts, by `wicketgate run`, by a peer.
 
 `wicketgate run` starts an interpreter, a runner and a sandbox for the one command.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bench import sandbox_runtime
 from bench.measures import Sample
 from bench.origins import NAME, Origins
 from bench.results import Row
@@ -26,13 +27,16 @@ TRUE: Final = "/usr/bin/true"
 
 def commands(workspace: Path, origins: Origins) -> dict[str, Sequence[str]]:
     run = [sys.executable, "-m", "wicketgate", "run", "--workspace", str(workspace)]
-    return {
+    found: dict[str, Sequence[str]] = {
         "bare": [TRUE],
         "bwrap": [*BWRAP, TRUE],
         "python -c pass": [sys.executable, "-c", "pass"],
         "wicketgate run": [*run, "--", TRUE],
         "wicketgate run, with a cable": [*run, "--allow", f"{NAME}:{origins.https}", "--", TRUE],
     }
+    if sandbox_runtime.installed() is not None:
+        found["sandbox-runtime"] = sandbox_runtime.command_of_a_start(workspace.parent)
+    return found
 
 
 def _children_cpu() -> float:
