@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.compose.processes import below, status
 from tests.tree import ROOT
 
 ENTER: Final = Path(__file__).with_name("enter.sh")
@@ -27,7 +28,7 @@ ENVIRONMENT: Final = {
     "DOCKER_HOST": "unix:///run/docker.sock",
     "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
 }
-PATIENCE: Final = 60.0  # seconds until the engine answers
+PATIENCE: Final = 120.0  # seconds until the engine answers
 # For building: the packages come through the machine's own network, in which the engine must change nothing.
 ON_THE_MACHINES_NETWORK: Final = (
     "--bridge=none",
@@ -123,12 +124,10 @@ class Engine:
     def host_pid(self, container: str) -> int:
         """The pid of a container's first process, seen from here."""
         inner = str(self.inspect(container)["State"]["Pid"])
-        space = os.readlink(f"/proc/{self.init}/ns/pid")
-        for status in Path("/proc").glob("[0-9]*/status"):
+        for pid in below(self.init):  # others on this machine have namespaces, and the same numbers in them
             with contextlib.suppress(OSError):
-                numbers = _field(status.read_text(), "NSpid")
-                if inner in numbers[1:] and _seen_from(status.parent, space, numbers, inner):
-                    return int(status.parent.name)
+                if status(pid)["NSpid"].split()[1:2] == [inner]:
+                    return pid
         raise EngineError(f"the first process of {container} ({inner}) was not found")
 
     def bundle(self, container: str) -> dict[str, Any]:
@@ -142,18 +141,6 @@ class Engine:
             said = (done.stdout[-2000:] + done.stderr[-4000:]).decode(errors="replace")
             raise EngineError(f"{' '.join(words)[:200]}: exit code {done.returncode}\n{said}")
         return done.stdout.decode().strip()
-
-
-def _field(status: str, name: str) -> list[str]:
-    return next((line.split()[1:] for line in status.splitlines() if line.startswith(f"{name}:")), [])
-
-
-def _seen_from(process: Path, space: str, numbers: list[str], inner: str) -> bool:
-    """Whether `inner` is this process's number in the pid namespace `space`, and not in a deeper or another one."""
-    level = numbers.index(inner, 1)
-    above = len(numbers) - 1 - level  # namespaces between the process's own and `space`
-    deep = os.readlink(process / "ns/pid")
-    return (above == 0 and deep == space) or (above > 0 and deep != space)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ class Stack:
 
     engine: Engine
 
-    def compose(self, *words: str, check: bool = True, seconds: float = 180) -> "subprocess.CompletedProcess[bytes]":
+    def compose(self, *words: str, check: bool = True, seconds: float = 300) -> "subprocess.CompletedProcess[bytes]":
         """Run `docker-compose` on the files of the stack."""
         return self.engine.compose(*FILES, *words, settings=SETTINGS, check=check, seconds=seconds)
 

@@ -1,57 +1,24 @@
 """The stack on a real engine: the job it is there for, what its containers really are, what is left after each end."""
 
-import contextlib
 import json
 import os
-import select
 import signal
-import time
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.compose.engine import Engine
+from tests.compose.processes import below, kill, mounts, sleepers, status, wait_until
 from tests.compose.stack import AGENT, ALLOWED, BROKER, CONTROL, DENIED, RUNNER, Stack
 
 FETCH = ("curl", "-sS", "--max-time", "20", "--fail-with-body")
 OWNERS = {"broker": BROKER, "runner": RUNNER, "agent": AGENT}
 
 
-def status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def mounts(pid: int) -> dict[str, list[str]]:
-    """Mount point → options of the mount and of its file system, as the process sees them."""
-    found = {}
-    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        found[left.split(" ")[4]] = [*left.split(" ")[5].split(","), right.split(" ")[0]]
-    return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        select.select([], [], [], 0.1)
-
-
 def health(stack: Stack, service: str) -> str:
     state = stack.engine.inspect(stack.container(service))["State"]
     return str(state.get("Health", {}).get("Status", "")) if state["Running"] else "gone"
-
-
-def kill(pid: int) -> None:
-    """As the kernel's out-of-memory killer does, and wait for the end."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        os.kill(pid, signal.SIGKILL)
-        assert select.select([pidfd], [], [], 10)[0]
-    finally:
-        os.close(pidfd)
 
 
 def test_the_job_it_is_there_for(stack: Stack) -> None:
@@ -99,7 +66,7 @@ def test_the_job_through_an_agent_server(stack: Stack) -> None:
         ({"tool": "fetch", "script": "true", "allow": ["other.origin.example:443"]}, 400),
         ({"tool": "fetch", "script": ["true"]}, 400),
         ({"tool": "root", "script": "true"}, 404),
-        ({"tool": ["fetch"], "script": "true"}, 404),
+        ({"tool": ["fetch"], "script": "true"}, 400),
     ],
 )
 def test_nothing_in_a_request_widens_a_tool(stack: Stack, document: dict[str, object], status: int) -> None:
@@ -143,6 +110,32 @@ def test_what_the_containers_really_are(stack: Stack) -> None:
         assert not {place for place in writable if place.startswith("/var/lib/wicketgate")} & (
             {"/var/lib/wicketgate"} if is_init else {"/var/lib/wicketgate-runner"}
         )
+
+
+def test_the_filter_of_the_live_runner_is_ours_and_holds(stack: Stack) -> None:
+    """What the runtime installed, and what the kernel then answers to calls that the engine's default refuses."""
+    installed = stack.engine.bundle(stack.container("runner"))["linux"]["seccomp"]
+    assert {"clone", "mount", "pivot_root", "sethostname", "setns", "umount2", "unshare"} <= {
+        name for rule in installed["syscalls"] if not rule.get("args") for name in rule["names"]
+    }
+    assert installed["defaultAction"] == "SCMP_ACT_ERRNO"
+    # Calls that the kernel answers otherwise to who may nothing, so that EPERM and ENOSYS are the filter's.
+    script = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+calls = {"keyctl": (250, -1), "add_key": (248, -1, -1), "request_key": (249, -1, -1), "userfaultfd": (323, -1),
+         "perf_event_open": (298, -1), "personality": (135, 0x400000), "io_uring_setup": (425, 1, -1)}
+for name, (number, *words) in calls.items():
+    ctypes.set_errno(0)
+    answer = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(word) for word in (*words, 0, 0, 0)))
+    if answer >= 0 or ctypes.get_errno() not in (1, 38): print(name)
+"""
+    python = ("/usr/bin/python3", "-I", "-c", script)
+    done = stack.call("runner", *python)
+    assert (done.returncode, done.stdout) == (0, b""), done
+    options = ("--rm", "--cap-drop", "ALL", "--network", "none", "--security-opt", "seccomp=unconfined")
+    oracle = stack.engine.docker("run", *options, "--entrypoint", python[0], "wicketgate:local", *python[1:]).split()
+    assert {"keyctl", "add_key", "request_key", "perf_event_open", "personality"} <= set(oracle)
 
 
 def test_the_runner_has_no_network_and_the_broker_one(stack: Stack) -> None:
@@ -202,19 +195,10 @@ def test_nothing_of_a_sandbox_survives_its_runner(stack: Stack) -> None:
 
     kill(stack.engine.host_pid(stack.container("runner")))
 
-    wait_until(lambda: not sleepers(mark), 2, "all of the payload is gone")
-    wait_until(lambda: health(stack, "runner") == "healthy", 40, "the engine started the runner anew")
+    wait_until(lambda: not sleepers(mark), 20, "all of the payload is gone")
+    wait_until(lambda: health(stack, "runner") == "healthy", 120, "the engine started the runner anew")
     done = stack.sandboxed(*FETCH, f"https://{ALLOWED}/", grant=stack.grant())
     assert done.returncode == 0, done
-
-
-def sleepers(mark: str) -> list[int]:
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (place / "cmdline").read_bytes().split(b"\0")[:2] == [b"sleep", mark.encode()]:
-                found.append(int(place.name))
-    return found
 
 
 def test_a_killed_broker_comes_back_with_its_grants(stack: Stack) -> None:
@@ -224,7 +208,7 @@ def test_a_killed_broker_comes_back_with_its_grants(stack: Stack) -> None:
 
     kill(before)
 
-    wait_until(lambda: health(stack, "broker") == "healthy", 40, "the engine started the broker anew")
+    wait_until(lambda: health(stack, "broker") == "healthy", 120, "the engine started the broker anew")
     assert stack.engine.host_pid(stack.container("broker")) != before
     done = stack.sandboxed(*FETCH, f"https://{ALLOWED}/", grant=grant)
     assert done.returncode == 0, done
@@ -240,7 +224,7 @@ def test_an_engine_that_dies_brings_the_stack_back(stack: Stack) -> None:
     stack.engine.crash()
     stack.engine.launch()
 
-    wait_until(lambda: {health(stack, name) for name in OWNERS} == {"healthy"}, 90, "all services are healthy again")
+    wait_until(lambda: {health(stack, name) for name in OWNERS} == {"healthy"}, 180, "all services are healthy again")
     done = stack.sandboxed(*FETCH, f"https://{ALLOWED}/", grant=grant)
     assert done.returncode == 0, done
     assert len(stack.records(kind="decision", call="before-the-crash", verdict="allow")) == 2
@@ -260,11 +244,122 @@ def test_without_its_broker_the_runner_says_so(stack: Stack) -> None:
     assert run.returncode == 125
 
 
+def check_health(stack: Stack, service: str) -> "subprocess.CompletedProcess[bytes]":
+    """Do what the engine does to learn a container's health: the same command, in the container."""
+    command = stack.engine.inspect(stack.container(service))["Config"]["Healthcheck"]["Test"]
+    assert command[0] == "CMD"
+    return stack.call(service, *command[1:])
+
+
+@pytest.mark.parametrize(
+    ("service", "sentence"),
+    [
+        ("broker", b"wicketgate: The broker at /run/wicketgate/control.sock does not answer within 8 s.\n"),
+        ("runner", b"wicketgate: The runner at /run/wicketgate-runner/runner.sock does not answer within 8 s.\n"),
+    ],
+)
+def test_who_is_there_and_does_not_answer_is_not_healthy(stack: Stack, service: str, sentence: bytes) -> None:
+    assert check_health(stack, service).returncode == 0
+    processes = below(stack.engine.host_pid(stack.container(service)))
+    try:
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        hung = check_health(stack, service)
+    finally:
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+    assert (hung.returncode, hung.stderr) == (1, sentence)
+    wait_until(lambda: check_health(stack, service).returncode == 0, 60, "it goes on")
+
+
+def test_that_egress_is_off_is_no_illness(stack: Stack) -> None:
+    switch = """
+import asyncio, sys
+from wicketgate import Broker
+async def main():
+    async with Broker() as broker: await broker.switch_egress(enabled=sys.argv[1] == "on")
+asyncio.run(main())
+"""
+    python = ("/opt/wicketgate/bin/python", "-I", "-c", switch)
+    assert stack.call("agent", *python, "off").returncode == 0
+    try:
+        assert check_health(stack, "broker").returncode == check_health(stack, "runner").returncode == 0
+        assert stack.sandboxed(*FETCH, f"https://{ALLOWED}/").returncode == 6
+    finally:
+        assert stack.call("agent", *python, "on").returncode == 0
+
+
+def test_a_broker_that_can_keep_no_record_is_not_healthy(engine: Engine, stack: Stack) -> None:
+    """Its disk is full: nothing is granted, and health says so until there is room again."""
+    name = "broker-on-a-small-disk"
+    options = ("--user", "64320", "--read-only", "--cap-drop", "ALL", "--network", "none", "--tmpfs", "/tmp")
+    places = ("--tmpfs", "/var/lib/wicketgate:uid=64320,mode=0700,size=4m", "--tmpfs", "/run/wicketgate:uid=64320")
+    config = ("--volume", "/run/work/config:/etc/wicketgate:ro")
+    asked = ("wicketgate", "health", "--broker", CONTROL)
+    start = ("broker", "--config", "/etc/wicketgate/broker.toml")
+    engine.docker("run", "--detach", "--name", name, *options, *places, *config, "wicketgate:local", *start)
+
+    def inside(*command: str, user: int = BROKER) -> "subprocess.CompletedProcess[bytes]":
+        return engine.run("docker", "exec", "--user", f"{user}:{user}", name, *command)
+
+    try:
+        wait_until(lambda: inside(*asked).returncode == 0, 60, "it is healthy at first")
+        inside("sh", "-c", "cat /dev/zero >/var/lib/wicketgate/litter")
+        words = ("--ttl", "1m", "--socket", CONTROL)
+        granted = inside("wicketgate", "grant", "issue", "--allow", f"{ALLOWED}:443", *words, user=AGENT)
+        assert (granted.returncode, b"record_unavailable" in granted.stderr) == (1, True), granted
+
+        def is_ill() -> bool:
+            """The page that the log ends in takes some more records, here of grants that the policy does not cover."""
+            uncovered = "wicketgate grant issue --allow uncovered.example:443 " + " ".join(words)
+            inside("sh", "-c", f"for n in 1 2 3 4 5 6 7 8; do {uncovered}; done", user=AGENT)
+            return inside(*asked).returncode == 1
+
+        wait_until(is_ill, 180, "the log is full")
+        ill = inside(*asked)
+        assert ill.stderr.startswith(f"wicketgate: The broker at {CONTROL} serves nobody: log_unavailable: ".encode())
+        assert b"No space left on device" in ill.stderr
+        inside("rm", "/var/lib/wicketgate/litter")
+        wait_until(lambda: inside(*asked).returncode == 0, 60, "it is healthy again")
+    finally:
+        engine.docker("rm", "--force", name)
+
+
+def what_is_left(engine: Engine) -> dict[str, set[str]]:
+    """What an engine has beside its own."""
+
+    def lines(*command: str) -> set[str]:
+        return set(engine.run(*command).stdout.decode().split())
+
+    links = lines("sh", "-c", "ls /sys/class/net") - {"lo", "docker0"}
+    mounts = engine.run("cat", "/proc/self/mounts").stdout.decode().splitlines()
+    return {
+        "containers": lines("docker", "ps", "--all", "--quiet"),
+        "networks": lines("docker", "network", "ls", "--format", "{{.Name}}") - {"bridge", "host", "none"},
+        "volumes": lines("docker", "volume", "ls", "--quiet"),
+        "processes": lines("ps", "-e", "-o", "comm=") - {"docker-init", "dockerd", "containerd", "ps"},
+        "links": {name for name in links if name.startswith(("br-", "veth"))},
+        "mounts": {line.split()[1] for line in mounts if line.startswith(("overlay", "shm", "nsfs"))},
+    }
+
+
+def test_a_plain_down_leaves_the_named_volumes_and_nothing_else(engine: Engine, stack: Stack) -> None:
+    """What was decided is not lost by it: the log is there and whole when the stack is up again."""
+    grant = stack.grant("--call", "before-the-down")
+    assert stack.sandboxed(*FETCH, f"https://{ALLOWED}/", grant=grant).returncode == 0
+    stack.compose("--profile", "*", "down", "--timeout", "5")
+    left = what_is_left(engine)
+    names = ("broker-state", "runner-state", "runner-sockets", "sockets", "workspaces")
+    assert left.pop("volumes") == {f"wicketgate_{name}" for name in names}
+    assert not any(left.values()), left
+    stack.up()
+    assert len(stack.records(kind="decision", call="before-the-down", verdict="allow")) == 1
+    verified = stack.call("broker", "wicketgate", "audit", "verify", "--state-dir", "/var/lib/wicketgate")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
 def test_down_leaves_nothing(engine: Engine, stack: Stack) -> None:
     stack.sandboxed("true")
     stack.down()
-    assert engine.docker("ps", "--all", "--quiet") == ""
-    assert engine.docker("volume", "ls", "--quiet") == ""
-    assert set(engine.docker("network", "ls", "--format", "{{.Name}}").split()) == {"bridge", "host", "none"}
-    left = engine.run("ps", "-e", "-o", "comm=").stdout.decode().split()
-    assert set(left) <= {"docker-init", "dockerd", "containerd", "ps"}, left
+    left = what_is_left(engine)
+    assert not any(left.values()), left
