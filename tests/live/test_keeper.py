@@ -178,9 +178,11 @@ def server(workspace: Path, state: Path, *more: int) -> Iterator["subprocess.Pop
     state.mkdir(exist_ok=True)
     words = [sys.executable, "-c", SERVER, str(workspace), str(state), *map(str, more)]
     with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=more) as process:
-        assert line(process.stdout) == "held"
-        yield process
-        process.kill()
+        try:
+            assert line(process.stdout) == "held"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_nothing_is_given_up_before_the_sandbox_has_gone(workspace: Path, tmp_path: Path) -> None:
@@ -209,7 +211,10 @@ def test_a_sandbox_that_outlives_its_server_is_killed(workspace: Path, tmp_path:
         with server(workspace, tmp_path / "state", pidfd) as process:
             os.close(pidfd)
             process.kill()
-        assert sandbox.wait(LIMIT) == -signal.SIGKILL
+        try:
+            assert sandbox.wait(LIMIT) == -signal.SIGKILL
+        finally:
+            sandbox.kill()
         until(lambda: not list(workspace.iterdir()), LIMIT)
 
 
