@@ -95,3 +95,9 @@ async def test_nothing_that_needs_another_user_or_a_capability_works(served: Dae
     for name, script in PRIVILEGED.items():
         done = await run(runner, served, "privileged", script)
         assert done.code != 0, (name, done)
+
+
+async def test_a_writable_reservation_counts_only_without_control_groups(served: Daemon, runner: Runner) -> None:
+    reserve = "import mmap; mmap.mmap(-1, 1 << 36, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)"
+    done = await run(runner, served, "reserve", f"python3 -c '{reserve}'")
+    assert (done.code == 0) is ((await runner.health()).bounds != "none"), done
