@@ -1,9 +1,10 @@
 """The bench: the product against what people would pick instead, in one run, by one command (scripts/bench).
 
-    origins    nginx and a sendfile server        load      the client, also as a sandbox's payload
+    origins    nginx, greetings, raw streams      load      the client, also as a sandbox's payload
     subjects   what is measured, and how          peers     Squid, tinyproxy, HAProxy      ours    wicketgate run
+    inspecting the peers that look into TLS       sandbox_runtime    an optional peer, by npm
     measures   what is asked of each              accounting, processes    /proc, cores, start and end
-    results    medians, ratios, goals             report    tables and JSON
+    results    medians, ratios, goals             report    tables and JSON      interpreter    which Python it was
 
 Only ratios within one run mean something, and only on a machine that does nothing else meanwhile.
 """
