@@ -37,7 +37,7 @@ from netns import handoff, kernel
 from netns.bridge import build_bridge
 
 SANDBOXES: Final = 4
-CONCURRENCY: Final = 32  # of each: a worker has work for many requests in each of its turns, as one that is full has
+CONCURRENCY: Final = 16  # of each: a worker has work for many requests in each of its turns, as one that is full has
 READY_SECONDS: Final = 60.0
 WORKERS: Final = (1, 2)
 ROWS: Final = {1: "wicketgate broker, 1 worker", 2: "wicketgate broker, 2 workers"}
