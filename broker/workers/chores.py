@@ -9,7 +9,8 @@ from certs.errors import CertsError
 
 SYNC_SECONDS: Final = 1.0
 AUTHORITY_SECONDS: Final = 60.0
-_FAILURES: Final[tuple[type[Exception], ...]] = (CertsError, AuditError, OSError)
+# RuntimeError: where a container's bound leaves no thread to wait for the disk in.
+_FAILURES: Final[tuple[type[Exception], ...]] = (CertsError, AuditError, OSError, RuntimeError)
 
 
 async def again(

@@ -101,6 +101,8 @@ async def _serve(channel: socket.socket, settings: Settings) -> None:
         asyncio.create_task(again(SYNC_SECONDS, worker.sync, "sync_failed", worker.troubles)),
         asyncio.create_task(again(AUTHORITY_SECONDS, worker.renew, "authority_failed", worker.troubles)),
     )
+    for chore in chores:
+        chore.add_done_callback(_die_of)
     await worker.ended.wait()
     for chore in chores:
         chore.cancel()
@@ -349,6 +351,11 @@ def _figures_of(session: Session) -> SessionFigures:
         failures=recorder.counts.failures,
         name_queries=session.queries,
     )
+
+
+def _die_of(chore: asyncio.Task[None]) -> None:
+    if not chore.cancelled() and (error := chore.exception()) is not None:
+        _die(error)
 
 
 def _die(error: BaseException) -> None:
