@@ -105,6 +105,12 @@ class AuditIndex:
             descriptor = self._open_file(file)
         return os.pread(descriptor, length, offset)
 
+    def beginnings(self) -> list[int]:
+        """The times of the first record of each file."""
+        first = "SELECT time FROM records WHERE file = files.file ORDER BY offset LIMIT 1"
+        rows = self.database.execute(f"SELECT ({first}) FROM files").fetchall()  # noqa: S608
+        return [time for (time,) in rows if time is not None]
+
     def _open_file(self, file: int) -> int:
         row = self.database.execute("SELECT started, log, number FROM files WHERE file = ?", (file,)).fetchone()
         if row is None:

@@ -4,6 +4,7 @@ Reads the index to find lines and the log files for the lines themselves.
 """
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from broker.policy.reasons import Family, Reason
 _DURATION: Final = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _RARE: Final = 5000
+SECONDS: Final = 0.6  # that a search takes before it tells what it has found so far
 _EXACT: Final = {
     "session": "session",
     "call": "call",
@@ -62,7 +64,10 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Entries, newest first, and the mark from which the next page goes on (empty at the end)."""
+    """Entries, newest first, and the mark from which the next page goes on (empty at the end).
+
+    Fewer entries than asked for, and a mark: the time was up, and older records have not been looked at.
+    """
 
     entries: tuple[Entry, ...]
     next_page: str
@@ -98,23 +103,67 @@ def parse_moment(text: str, now: datetime) -> int:
     return microseconds((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat())
 
 
-def search(index: AuditIndex, wanted: Filter, *, limit: int = 50, page: str = "") -> Page:
+def search(
+    index: AuditIndex, wanted: Filter, *, limit: int = 50, page: str = "", seconds: float | None = SECONDS
+) -> Page:
     """Return the newest entries that match, at most `limit`, after the mark `page`.
 
-    The mark is a place in the order of time, so a page stays the same while new records come in. Raises `BadQuestion`.
+    The mark is a place in the order of time, so a page stays the same while new records come in. A question that no
+    index answers is looked for file by file, newest first; when `seconds` have passed between two of them, the page
+    ends there, with a mark to go on from. Raises `BadQuestion`.
     """
     where, values = _conditions(wanted, by_host=_is_rare(index, wanted.host))
-    if page:
+    before = _parse_mark(page) if page else None
+    deadline = None if seconds is None else time.monotonic() + seconds
+    rows: list[tuple[int, int, int, int]] = []
+    mark = ""
+    for since, until in _stretches(index, wanted, before):
+        rows += _newest(index, where, values, (since, until, before), limit + 1 - len(rows))
+        if len(rows) > limit:
+            mark = "{}.{}.{}".format(*rows[limit - 1][:3])
+            break
+        if since is not None and deadline is not None and time.monotonic() > deadline:
+            mark = f"{since}.0.0"
+            break
+    entries = tuple(_entry(index, file, offset, length) for _, file, offset, length in rows[:limit])
+    return Page(entries=entries, next_page=mark)
+
+
+def _stretches(index: AuditIndex, wanted: Filter, before: list[int] | None) -> Iterator[tuple[int | None, int | None]]:
+    """Stretches of time (from, up to), newest first: about one file's records each, together all that may match."""
+    until: int | None = None
+    for begin in sorted(index.beginnings(), reverse=True):
+        if (before is not None and [begin, 0, 0] >= before) or (wanted.until is not None and begin >= wanted.until):
+            until = begin
+            continue
+        yield begin, until
+        if wanted.since is not None and begin <= wanted.since:
+            return
+        until = begin
+    yield None, until
+
+
+def _newest(
+    index: AuditIndex,
+    where: list[str],
+    values: list[str | int],
+    bounds: tuple[int | None, int | None, list[int] | None],
+    limit: int,
+) -> list[tuple[int, int, int, int]]:
+    since, until, before = bounds
+    where, values = [*where], [*values]
+    for sign, moment in ((">=", since), ("<", until)):
+        if moment is not None:
+            where.append(f"time {sign} ?")
+            values.append(moment)
+    if before is not None:
         where.append("(time, file, offset) < (?, ?, ?)")
-        values += _parse_mark(page)
-    rows = index.database.execute(
+        values += before
+    return index.database.execute(
         f"SELECT time, file, offset, length FROM records WHERE {' AND '.join(where) or '1'} "  # noqa: S608
         "ORDER BY time DESC, file DESC, offset DESC LIMIT ?",
-        (*values, limit + 1),
+        (*values, limit),
     ).fetchall()
-    entries = tuple(_entry(index, file, offset, length) for _, file, offset, length in rows[:limit])
-    mark = "{}.{}.{}".format(*rows[limit - 1][:3]) if len(rows) > limit else ""
-    return Page(entries=entries, next_page=mark)
 
 
 def every(index: AuditIndex, wanted: Filter) -> Iterator[Entry]:

@@ -183,7 +183,8 @@ def search_command(state_dir: Path | None, as_json: bool, limit: int, page: str,
             return
         _print_lines(entry_line(entry) for entry in found.entries)
         if found.next_page:
-            click.echo(f"more: --page {found.next_page}", err=True)
+            known = "more" if len(found.entries) == limit else "the time was up, older records"
+            click.echo(f"{known}: --page {found.next_page}", err=True)
 
 
 @audit.command("show")

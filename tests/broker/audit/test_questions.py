@@ -1,12 +1,15 @@
 import contextlib
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.audit.directory import open_directory
 from broker.audit.errors import UnknownRecord
@@ -35,7 +38,7 @@ def index_of(directory: Path) -> Iterator[AuditIndex]:
 
 def write_at(directory: Path, *records: tuple[int, Record]) -> list[str]:
     """Write records at times given in seconds after the start; return their ids."""
-    now = START * 1000
+    now = (START + (records[0][0] if records else 0) * 1_000_000) * 1000
     log = AuditLog.open(directory, settings=LogSettings(clock=lambda: now))
     ids = []
     for second, record in records:
@@ -142,6 +145,57 @@ def test_pages_stay_the_same_while_records_come_in(directory: Path) -> None:
 def test_a_bad_page_mark_is_refused(corpus: Path, page: str) -> None:
     with index_of(corpus) as index, pytest.raises(BadQuestion):
         search(index, Filter(), page=page)
+
+
+def test_a_search_whose_time_is_up_tells_what_it_has_and_goes_on(directory: Path) -> None:
+    """File by file: what no lookup answers costs as much a page as one file, however long the log is."""
+    for file in range(6):
+        write_at(directory, *((file * 10 + second, decision(file * 10 + second)) for second in range(5)))
+    pages, mark = [], ""
+    with index_of(directory) as index:
+        for _ in range(20):
+            page = search(index, Filter(kind="decision", text="example"), limit=50, page=mark, seconds=0.0)
+            pages.append([entry.call for entry in page.entries])
+            mark = page.next_page
+            if not mark:
+                break
+        whole = search(index, Filter(kind="decision", text="example"), seconds=None)
+    assert [len(page) for page in pages] == [5, 5, 5, 5, 5, 5, 0]
+    assert [call for page in pages for call in page] == [entry.call for entry in whole.entries]
+    assert len(whole.entries) == 30
+    assert whole.next_page == ""
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_files_that_overlap_in_time_are_searched_whole_and_in_order(data: st.DataObject) -> None:
+    """Several brokers write at once, and a clock may be set back."""
+    times = data.draw(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), min_size=1, max_size=5))
+    since, until = (data.draw(st.none() | st.integers(0, 31)) for _ in range(2))
+    limit, seconds = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([0.0, None]))
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        for seconds_of_file in times:
+            write_at(directory, *((second, decision(second)) for second in seconds_of_file))
+        bounds = [None if one is None else START + one * 1_000_000 for one in (since, until)]
+        wanted = Filter(kind="decision", since=bounds[0], until=bounds[1])
+        found, mark = [], ""
+        with index_of(directory) as index:
+            while True:
+                page = search(index, wanted, limit=limit, page=mark, seconds=seconds)
+                found += [(entry.time, entry.id) for entry in page.entries]
+                assert len(page.entries) <= limit
+                mark = page.next_page
+                if not mark:
+                    break
+    expected = [
+        second
+        for file in times
+        for second in file
+        if (since is None or second >= since) and (until is None or second < until)
+    ]
+    assert len(set(found)) == len(found) == len(expected)
+    assert [time for time, _ in found] == sorted((time for time, _ in found), reverse=True)
 
 
 def test_every_is_oldest_first_and_merges_logs_by_time(directory: Path) -> None:
@@ -344,9 +398,11 @@ def test_frequent_questions_use_a_lookup(corpus: Path, wanted: Filter, lookup: s
         index.database.set_trace_callback(plans.append)
         search(index, wanted)
         index.database.set_trace_callback(None)
-        question = next(statement for statement in plans if "ORDER BY" in statement)
-        plan = index.database.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
-    assert any(lookup in str(step) for step in plan), plan
+        questions = [statement for statement in plans if "ORDER BY time DESC" in statement]
+        found = [index.database.execute(f"EXPLAIN QUERY PLAN {question}").fetchall() for question in questions]
+    assert len(found) == 2, "one of the file's stretch of time, one of what is older"
+    for plan in found:
+        assert any(lookup in str(step) for step in plan), plan
 
 
 NOW = datetime(2024, 1, 10, 12, 0, 0, tzinfo=UTC)
