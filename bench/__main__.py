@@ -19,7 +19,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from bench import soak
-from bench.curves import Curve, measure_log, measure_rules, measure_sessions
+from bench.curves import RECORDS, Curve, measure_log, measure_rules, measure_sessions, measure_tunnels
 from bench.inspecting import INSPECTING
 from bench.interpreter import describe_python
 from bench.measures import MEASURES, Measure, NothingMovedError, Unit, take
@@ -27,7 +27,7 @@ from bench.origins import Origins, start_origins
 from bench.ours import OURS, UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.processes import ROOT, cores
-from bench.report import print_goals, print_measure, write_document
+from bench.report import print_goals, print_measure, print_promises, write_document
 from bench.results import GOALS, Reached, Row, Table, as_document, judge
 from bench.runner_start import measure_runner_starts
 from bench.sandbox_runtime import SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS
@@ -64,6 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--starts", type=int, default=20, help="how often each start is timed (20; 0: not at all)")
     parser.add_argument("--no-workers", action="store_true", help="leave out one worker against two")
     parser.add_argument("--no-curves", action="store_true", help="leave out the curves over rules, sandboxes, records")
+    parser.add_argument("--records", type=int, nargs="+", default=RECORDS, help=f"sizes of the log ({RECORDS})")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only churn for so long, and see what grows")
     keys = [measure.key for measure in MEASURES]
     parser.add_argument(
@@ -98,15 +99,16 @@ def compile_modules() -> None:
         compileall.compile_dir(ROOT / package, quiet=2)
 
 
-def measure_curves(origins: Origins, table: Table, console: Console) -> list[Curve]:
+def measure_curves(origins: Origins, table: Table, console: Console, counts: Sequence[int]) -> list[Curve]:
     """Scale; the figures that a goal compares go into the table."""
-    console.print("curves: rules, records, sandboxes", style="dim")
+    console.print("curves: rules, records, sandboxes, tunnels", style="dim")
     curves, table["rules"] = measure_rules()
-    curves += measure_log()
-    try:
-        curves += measure_sessions(origins)
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        console.print(f"many sandboxes: {error}", markup=False)
+    curves += measure_log(counts)
+    for measure in (measure_sessions, measure_tunnels):
+        try:
+            curves += measure(origins)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            console.print(f"{measure.__name__}: {error}", markup=False)
     return curves
 
 
@@ -225,7 +227,7 @@ def main() -> None:
             measure_more_workers(options, origins, table, console)
         write_document(RESULTS, result(options, table, wanted, ()))  # kept, should somebody not wait for the rest
         if not options.no_curves:
-            curves = measure_curves(origins, table, console)
+            curves = measure_curves(origins, table, console, options.records)
     show(console, options, table, wanted, curves)
 
 
@@ -260,6 +262,7 @@ def show(
         rows = table["workers"]
         print_measure(console, OTHER_TITLES["workers"], Unit.REQUESTS_PER_CPU, rows, reference=next(iter(rows)))
     print_goals(console, judged(table, wanted), TITLES)
+    print_promises(console, curves)
     path = write_document(RESULTS, result(options, table, wanted, curves))
     console.print(f"Every sample: {path.relative_to(ROOT)}")
 

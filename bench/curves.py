@@ -1,34 +1,55 @@
-"""Scale: cost against the number of rules, of sandboxes and of records. Each curve is a list of points."""
+"""Scale: cost against the number of rules, sandboxes, tunnels and records, and how each cost has to grow.
+
+Each curve is a list of points and a promise. Where a busy machine would move a time, the process's own CPU stands
+beside it.
+"""
 
 import json
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench import audit, policy
+from bench.fits import FLAT, growth
 from bench.measures import Sample
 from bench.origins import Origins
 from bench.processes import ROOT
 from bench.results import Row
+from broker.audit.checking import verify_directory
 from broker.audit.directory import open_directory
+from broker.audit.following import Follower
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.log import AuditLog, SyncPolicy
-from broker.audit.questions import Filter, search
+from broker.audit.signing import load_public_keys
 
-RULES: Final = (100, 1_000, 10_000, 100_000)
-SESSIONS: Final = (5, 25, 50, 100, 200)  # the first few load what the others find loaded
-RECORDS: Final = (1_000, 10_000, 100_000)
-SESSION_SECONDS: Final = 300
+RULES: Final = (10, 100, 1_000, 10_000, 100_000)
+SESSIONS: Final = (5, 50, 100, 200, 500, 1_000)  # the first few load what the others find loaded
+TUNNELS: Final = (100, 500, 1_000, 2_000, 4_000)
+RECORDS: Final = (10_000, 100_000, 300_000, 1_000_000)
+SESSION_SECONDS: Final = 900
+INTERACTIVE: Final = 1_000.0  # milliseconds that somebody who asks waits for
+REPEATS: Final = 3
+WHOLE: Final = ("summary of everything",)  # reads all there is, and may take as long as there is
+
+
+SHOWN: Final = ("a session", "a host, refused", "text that is nowhere", "a domain")  # of the answers, in the plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """`series`: by name the values (or None) at each of `x`."""
+    """`series`: by name the values at each of `x`.
+
+    Each must be flat where `flat` says so, stay below `most` at the end where that is given and it is not one of
+    `WHOLE`, and else grow no faster than n·log n. `shown`: the series to plot, all where it is empty.
+    """
 
     key: str
     title: str
@@ -36,6 +57,27 @@ class Curve:
     y_title: str
     x: tuple[float, ...]
     series: dict[str, tuple[float, ...]]
+    flat: bool = False
+    most: float | None = None
+    shown: tuple[str, ...] = ()
+
+    def promises(self) -> list[dict[str, Any]]:
+        """What was promised of each series and what was found, as the goals of a result's document."""
+        found = []
+        for name, values in self.series.items():
+            grown = growth(self.x, values)
+            about = {"title": self.title if len(self.series) == 1 else f"{self.title}: {name}", "ours": "Wicketgate"}
+            what = f"{self.x[0]:,.0f} … {self.x[-1]:,.0f} {self.x_title}"
+            if self.flat:
+                goal = f"≤ {FLAT:g} x the first, {what}"
+                found.append({**about, "goal": goal, "ratio": grown.ratio, "reached": grown.is_flat})
+            elif self.most is not None and name not in WHOLE:
+                goal = f"≤ {self.most:,.0f} {self.y_title} at {self.x[-1]:,.0f} {self.x_title}"
+                found.append({**about, "goal": goal, "ratio": values[-1], "reached": values[-1] <= self.most})
+            else:
+                goal = f"at most as n·log n (n^{grown.allowed:.2f}), {what}"
+                found.append({**about, "goal": goal, "ratio": grown.exponent, "reached": grown.is_within})
+        return found
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -44,6 +86,8 @@ class Curve:
             "y_title": self.y_title,
             "x": list(self.x),
             "series": {name: list(values) for name, values in self.series.items()},
+            "shown": list(self.shown or self.series),
+            "promises": self.promises(),
         }
 
 
@@ -65,6 +109,7 @@ def measure_rules(counts: Sequence[int] = RULES) -> tuple[list[Curve], dict[str,
             y_title="µs",
             x=tuple(map(float, counts)),
             series=verdicts | ten,
+            flat=True,
         ),
         Curve(
             key="rules-load",
@@ -83,8 +128,31 @@ def measure_rules(counts: Sequence[int] = RULES) -> tuple[list[Curve], dict[str,
 
 
 def measure_sessions(origins: Origins, counts: Sequence[int] = SESSIONS) -> list[Curve]:
-    """Start, memory and request time with that many live sandboxes. Raises RuntimeError, TimeoutExpired."""
-    words = [str(origins.cacert), str(origins.https), *map(str, counts)]
+    """Start, memory and request with that many live sandboxes. Raises RuntimeError, TimeoutExpired."""
+    asked = (
+        ("start_ms", "ms", "Time to make and attach one more bridge", False),
+        ("memory_mb", "MB", "Memory of the broker", False),
+        ("request_us", "µs", "Time of an inspected kept-alive request", True),
+        ("request_cpu_us", "µs", "The broker's CPU for an inspected kept-alive request", True),
+    )
+    return _live("sessions", "live sandboxes, each with a grant", asked, origins, counts)
+
+
+def measure_tunnels(origins: Origins, counts: Sequence[int] = TUNNELS) -> list[Curve]:
+    """Opening, memory and another connection's request with that many tunnels open. Raises as `measure_sessions`."""
+    asked = (
+        ("open_us", "µs", "Time to open one more tunnel", True),
+        ("open_cpu_us", "µs", "The broker's CPU to open one more tunnel", True),
+        ("memory_mb", "MB", "Memory of the broker with open tunnels", False),
+        ("request_cpu_us", "µs", "The broker's CPU for a request beside open tunnels", True),
+    )
+    return _live("tunnels", "open tunnels of one sandbox", asked, origins, counts)
+
+
+def _live(
+    what: str, x_title: str, asked: Sequence[tuple[str, str, str, bool]], origins: Origins, counts: Sequence[int]
+) -> list[Curve]:
+    words = [str(origins.cacert), str(origins.https), str(origins.hold), what, *map(str, counts)]
     done = subprocess.run(
         [sys.executable, "-m", "bench.sessions", *words],
         check=False,
@@ -96,53 +164,72 @@ def measure_sessions(origins: Origins, counts: Sequence[int] = SESSIONS) -> list
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
     points = json.loads(done.stdout)
-    asked = (
-        ("start_ms", "ms", "Time to make and attach one more bridge"),
-        ("memory_mb", "MB", "Memory of the broker"),
-        ("request_us", "µs", "Time of an inspected kept-alive request"),
-    )
     return [
         Curve(
-            key=f"sessions-{key}",
+            key=f"{what}-{key}",
             title=title,
-            x_title="live sandboxes, each with a grant",
+            x_title=x_title,
             y_title=unit,
-            x=tuple(point["sessions"] for point in points),
+            x=tuple(point["count"] for point in points),
             series={"Wicketgate": tuple(point[key] for point in points)},
+            flat=flat,
         )
-        for key, unit, title in asked
+        for key, unit, title, flat in asked
     ]
 
 
-def measure_log(counts: Sequence[int] = RECORDS) -> list[Curve]:
-    """What a reviewer waits for: an index of the log, and answers from it."""
-    asked = {
-        "newest 50": Filter(),
-        "one host's refusals": Filter(host="host5.pkg.example.net", verdict="deny"),
-        "text that is nowhere": Filter(text="no such text"),
-    }
-    index_ms: list[float] = []
-    times: dict[str, list[float]] = {name: [] for name in asked}
-    for count in counts:
-        with tempfile.TemporaryDirectory() as place:
-            directory = Path(place) / "log"
-            with AuditLog.open(directory, sync=SyncPolicy.NEVER) as log:
-                for number in range(1, count + 1):
+def measure_log(counts: Sequence[int] = RECORDS, *, directory: Path | None = None) -> list[Curve]:
+    """What a reviewer waits for: the index of a log that grows, answers from it, a tail, and its verification.
+
+    One log by the real writer, below `directory` or the usual temporary one; its index is made anew at each count.
+    """
+    times: dict[str, list[float]] = {}
+    build: list[float] = []
+    verify: list[float] = []
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        where = Path(place) / "log"
+        with AuditLog.open(where, sync=SyncPolicy.NEVER) as log:
+            written = 0
+            for count in counts:
+                for number in range(written + 1, count + 1):
                     log.append(audit.decision(number))
-            with AuditIndex.open(open_directory(directory, reading=True), directory / INDEX_NAME) as index:
-                index_ms.append(_milliseconds(index.refresh))
-                for name, wanted in asked.items():
-                    times[name].append(_milliseconds(lambda w=wanted: search(index, w)))
-    x = tuple(map(float, counts))
-    questions = {name: tuple(values) for name, values in times.items()}
-    what = {"x_title": "records", "y_title": "ms", "x": x}
+                    if number % audit.BATCH == 0:
+                        log.flush()
+                log.flush()
+                written = count
+                descriptor = open_directory(where, reading=True)
+                path = Path(place) / INDEX_NAME
+                with AuditIndex.open(descriptor, path) as index:
+                    build.append(_milliseconds(index.refresh) / 1e3)
+                    for name, question in audit.questions(count, log.name).items():
+                        repeats = 1 if name in WHOLE else REPEATS
+                        asked = [_milliseconds(partial(question, index)) for _ in range(repeats)]
+                        times.setdefault(name, []).append(statistics.median(asked))
+                times.setdefault("begin a tail", []).append(_milliseconds(partial(_begin_tail, descriptor)))
+                verify.append(_milliseconds(partial(_verify, descriptor)) / 1e3)
+                os.close(descriptor)
+                for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+                    path.with_name(name).unlink(missing_ok=True)
+    what: dict[str, Any] = {"x_title": "records", "x": tuple(map(float, counts))}
+    answers = {name: tuple(values) for name, values in times.items()}
     return [
-        Curve(key="log", title="Time to answer a question about the log", series=questions, **what),  # type: ignore[arg-type]
-        Curve(key="log-index", title="Time to build the log's index", series={"build": tuple(index_ms)}, **what),  # type: ignore[arg-type]
+        Curve(key="log", title="Time to answer", y_title="ms", series=answers, most=INTERACTIVE, shown=SHOWN, **what),
+        Curve(
+            key="log-index", title="Time to build the log's index", y_title="s", series={"build": tuple(build)}, **what
+        ),
+        Curve(key="log-verify", title="Time to verify the log", y_title="s", series={"verify": tuple(verify)}, **what),
     ]
 
 
-def _milliseconds(work: Any) -> float:
+def _begin_tail(directory: int) -> None:
+    Follower(directory).poll()
+
+
+def _verify(directory: int) -> None:
+    assert verify_directory(directory, load_public_keys(directory)).ok
+
+
+def _milliseconds(work: Callable[[], object]) -> float:
     begin = time.perf_counter()
     work()
     return (time.perf_counter() - begin) * 1e3

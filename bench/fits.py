@@ -20,7 +20,7 @@ Z: Final = 2.576  # two-sided 99 %
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """`ratio`: the last cost to the first. `exponent`: k of cost = a + b·n^k; `allowed`: that of n·log n there."""
+    """`ratio`: the higher of the last two costs to the first. `exponent`: k of a + b·n^k; `allowed`: of n·log n."""
 
     ratio: float
     exponent: float
@@ -41,7 +41,7 @@ def growth(x: Sequence[float], y: Sequence[float]) -> Growth:
 
     What is there at the smallest x already is taken off, so that a large constant does not hide a bad power.
     """
-    ratio = max(y[-1], y[-2], key=lambda value: value) / y[0] if len(y) > 2 else y[-1] / y[0]
+    ratio = max(y[1:][-2:]) / y[0]
     begin = x[-1] / 10**DECADES
     rises = [(a - x[0], b - y[0]) for a, b in zip(x, y, strict=True) if a > x[0] and b > y[0] and a >= begin]
     middle = math.sqrt(max(begin, x[0]) * x[-1])

@@ -61,7 +61,8 @@ def _pictures(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{key}-cpu", bars(f"{measure['title']}: the proxy's own CPU", cpu, unit=each, ours=ours)
     for key, curve in document.get("curves", {}).items():
         titles = {"x_title": curve["x_title"], "y_title": curve["y_title"]}
-        yield f"curve-{key}", lines(curve["title"], curve["x"], curve["series"], **titles)
+        shown = {name: curve["series"][name] for name in curve.get("shown", curve["series"])}
+        yield f"curve-{key}", lines(curve["title"], curve["x"], shown, **titles)
 
 
 def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> Iterator[str]:
@@ -75,7 +76,9 @@ def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> I
     curves = document.get("curves", {})
     if curves:
         yield "\n## Scale\n"
-    yield from (f"![{curve['title']}]({folder}/curve-{key}.svg)\n" for key, curve in curves.items())
+    for key, curve in curves.items():
+        yield f"![{curve['title']}]({folder}/curve-{key}.svg)\n"
+        yield from _promises(curve)
 
 
 def _about(about: dict[str, Any]) -> Iterator[str]:
@@ -101,6 +104,17 @@ def _goals(document: dict[str, Any]) -> Iterator[str]:
         yield f"| {one['title']} | {one['ours']} | {one['goal']} | {format_figure(one['ratio'])}{by} | {place} |"
     if bound:
         yield LOAD_BOUND
+
+
+def _promises(curve: dict[str, Any]) -> Iterator[str]:
+    """How the cost grows, beside how it may: an exponent, a ratio or a last value."""
+    if not curve.get("promises"):
+        return
+    yield "| cost | promise | here | |\n|---|---|---|---|"
+    for one in curve["promises"]:
+        kept = "kept" if one["reached"] else "**not kept**"
+        yield f"| {one['title']} | {one['goal']} | {format_figure(one['ratio'])} | {kept} |"
+    yield ""
 
 
 def _table(measure: dict[str, Any]) -> Iterator[str]:

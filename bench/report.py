@@ -2,14 +2,18 @@
 
 import datetime as dt
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table as Grid
 
 from bench.measures import Unit
 from bench.results import Reached, Row
+
+if TYPE_CHECKING:
+    from bench.curves import Curve
 
 
 def print_measure(console: Console, title: str, unit: Unit, rows: dict[str, Row], *, reference: str) -> None:
@@ -65,6 +69,18 @@ def print_goals(console: Console, reached: list[Reached], titles: dict[str, str]
             f"{figure(one.ratio)} (by {one.by})" if one.by else figure(one.ratio),
             "reached" if one.reached else "not reached",
         )
+    console.print(grid)
+
+
+def print_promises(console: Console, curves: "Sequence[Curve]") -> None:
+    """How each cost grows, beside how it may."""
+    if not curves:
+        return
+    grid = Grid(title="Scale", title_justify="left")
+    for heading in ("cost", "promise", "here", ""):
+        grid.add_column(heading)
+    for one in [promise for curve in curves for promise in curve.promises()]:
+        grid.add_row(one["title"], one["goal"], figure(one["ratio"]), "kept" if one["reached"] else "not kept")
     console.print(grid)
 
 

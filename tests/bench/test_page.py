@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench.curves import Curve
+from bench.curves import Curve, measure_log
 from bench.measures import Sample
 from bench.page import write_page
 from bench.plots import bars, format_figure, lines
@@ -32,6 +32,39 @@ def document() -> dict[str, Any]:
     table = {"new": {"Squid": row(1000), "tinyproxy": Row(failure="no & such"), "Wicketgate, splice": row(1500)}}
     curve = Curve(key="rules", title="by <rules>", x_title="rules", y_title="µs", x=(1.0, 1000.0), series={"a": (1, 2)})
     return as_document(table, {"new": "new connections"}, ABOUT, judge(table, ["Wicketgate, splice"]), [curve])
+
+
+def curve(*values: float, **promise: Any) -> Curve:
+    x = tuple(float(10**power) for power in range(1, len(values) + 1))
+    return Curve(key="c", title="cost", x_title="things", y_title="ms", x=x, series={"one": values}, **promise)
+
+
+@pytest.mark.parametrize(
+    ("made", "kept"),
+    [
+        (curve(5, 5, 6, flat=True), True),
+        (curve(5, 5, 7, flat=True), False),
+        (curve(1, 10, 100, 1000), True),
+        (curve(1, 100, 10_000, 1_000_000), False),
+        (curve(1, 100, 900, most=1000), True),
+        (curve(1, 1, 1001, most=1000), False),
+    ],
+)
+def test_a_curve_tells_whether_its_promise_is_kept(made: Curve, *, kept: bool, tmp_path: Path) -> None:
+    (promise,) = made.promises()
+    assert promise["reached"] is kept
+    document = as_document({}, {}, ABOUT, [], [made])
+    page, picture = write_page(document, tmp_path / "performance.md")
+    assert ("**not kept**" in page.read_text()) is not kept
+    assert picture.name == "curve-c.svg"
+
+
+def test_the_log_is_measured_at_each_size() -> None:
+    answers, index, verify = measure_log((50, 100, 200))
+    assert set(answers.shown) <= set(answers.series)
+    assert {"show one record", "summary of everything", "begin a tail", "text that is nowhere"} <= set(answers.series)
+    assert all(len(values) == 3 and min(values) > 0 for values in answers.series.values())
+    assert min(index.series["build"] + verify.series["verify"]) > 0
 
 
 def test_the_page_has_every_figure_and_every_plot(document: dict[str, Any], tmp_path: Path) -> None:
