@@ -28,7 +28,7 @@ from sandbox.tmux import PaneState
 
 AT_ONCE, KEPT = 256, 100
 READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
-LEAVE_SECONDS = 1.0
+LEAVE_SECONDS = 5.0  # a busy machine takes its time; the person has left by then
 MAX_CAPTURE = 256 << 20
 TIOCSPTLCK = 0x40045431
 TIOCGPTPEER = 0x5441  # ioctl_tty(2): the other end of a pseudo-terminal, without a path
