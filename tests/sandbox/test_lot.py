@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from sandbox.errors import Code, LaunchError
 from sandbox.limits import Limits
 from sandbox.lot import SHAPES, Lot
 from sandbox.parked import Parked, Shape, shape_of, suits
-from sandbox.spec import Authority, Call, Mode, Network
+from sandbox.spec import Authority, Call, HomeFile, Mode, Mount, Network, SandboxSpec
 
 SHAPE = shape_of(Authority(), Limits())
 
@@ -160,6 +161,39 @@ async def test_what_cannot_be_made_is_tried_again_ever_more_seldom(builder: Buil
     builder.fails = False
     await until(lambda: len(lot) == 2)
     await lot.close()
+
+
+@pytest.mark.parametrize(
+    "authority",
+    [
+        Authority(network=Network.BROKERED),
+        Authority(mode=Mode.FULL_ACCESS),
+        Authority(trust=(Mount(source=Path("/a"), destination=Path("/etc/ssl")),)),
+        Authority(trust_environment=(("SSL_CERT_FILE", "/x"),)),
+        Authority(home=(HomeFile(place=PurePosixPath("x"), content=b"x"),)),
+        Authority(hidden=(Path("/x"),)),
+    ],
+)
+def test_another_authority_is_refused_before_anything_is_done(authority: Authority) -> None:
+    """Its processes, pipes and script are not even looked at: there are none."""
+    nothing = cast("Any", None)
+    parked = Parked(
+        shape=SHAPE,
+        bridge=None,
+        script=-1,
+        word=-1,
+        waiting=0,
+        sources={},
+        since=0.0,
+        **dict.fromkeys(("built", "child", "ready"), nothing),
+    )
+    spec = SandboxSpec(call=Call(argv=("true",)), authority=authority)
+    with pytest.raises(LaunchError, match="not of this shape"):
+        parked.release(spec, nothing, None, None)
+
+
+def test_a_workspace_and_a_time_are_no_part_of_the_shape() -> None:
+    assert shape_of(Authority(workspace=Path("/w"), timeout=5), Limits()) == SHAPE
 
 
 @pytest.mark.parametrize(
