@@ -119,7 +119,11 @@ class Daemon:
         """What the log says, of all brokers that lived here, in order of time."""
         found = []
         for path in (self.directory / "state" / "audit").glob("*.jsonl"):
-            found += [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
+            try:
+                text = path.read_text("utf-8")
+            except FileNotFoundError:  # its writer has just finished it
+                text = path.with_name(path.name.replace(".open.", ".")).read_text("utf-8")
+            found += [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         found.sort(key=lambda record: record["time"])
         return [one for one in found if all(one.get(name) == value for name, value in wanted.items())]
 

@@ -69,7 +69,8 @@ def workers_of(daemon: Daemon) -> dict[int, str]:
 
 def worker_of(daemon: Daemon, session: str) -> int:
     """The worker that served a session last: the session's records are in its log."""
-    started = daemon.records(kind="session", event="start", session=session)[-1]
+    # The turn that attached it ends with the record: the runner may hear of it first.
+    started = until(lambda: daemon.records(kind="session", event="start", session=session))[-1]
     return next(pid for pid, log in workers_of(daemon).items() if started["id"].startswith(f"{log}-"))
 
 
