@@ -19,7 +19,8 @@ from wicketgate.speech import print_document, say
 
 ILL = 1
 PATIENCE = 8.0  # seconds for one daemon; an engine's own limit for the check must be longer
-PROBE = Call(argv=["true"], timeout=PATIENCE)
+# Spelt as no sandbox that was built ahead serves it (`sandbox.parked.suits`): whether one can be built is asked.
+PROBE = Call(argv=["/usr/./bin/true"], timeout=PATIENCE)
 
 
 @click.command(name="health")
