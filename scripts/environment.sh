@@ -151,9 +151,14 @@ ensure_python() {
     esac
 }
 
+# One at a time: two scripts would clear the environment under each other.
+ensure_venv() {
+    (if command -v flock >/dev/null 2>&1; then flock 9; fi && make_venv "$1" "$2" 9>&-) 9>"$1.lock" || exit 1
+}
+
 # Makes the environment $1 with the interpreter $2 anew when the lock or the interpreter has changed, and installs the
 # project into it again when only the project file has. Stamps are written last: an interrupted set-up is done again.
-ensure_venv() {
+make_venv() {
     lock_stamp=$({ "$2" -VV; echo "$root"; cat requirements/dev.lock; } | cksum)
     if [ "$(cat "$1/lock.stamp" 2>/dev/null || :)" != "$lock_stamp" ]; then
         say "Making $1 with $("$2" -V) ..."
