@@ -86,10 +86,11 @@ class TlsStream:
 class JoinableTls:
     """The same for a tunnel. A short read does not mean that nothing is left: a read is one record."""
 
-    __slots__ = ("_sock",)
+    __slots__ = ("_resets", "_sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
+        self._resets = False
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -113,10 +114,13 @@ class JoinableTls:
         _end(self._sock)
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
+        self._resets |= option == socket.SO_LINGER
         self._sock.setsockopt(level, option, value)
 
     def close(self) -> None:
-        _notify(self._sock)
+        """Ahead of a reset (see `relay.reset`) no close_notify: the peer would take what was cut for a clean end."""
+        if not self._resets:
+            _notify(self._sock)
         self._sock.close()
 
 
