@@ -52,6 +52,8 @@ PATH_METHODS: Final = frozenset(
 
 # The one module that may execute a program.
 LAUNCHER: Final = "sandbox.launch"
+# Starts `wicketgate run` itself, and nothing else; its test looks at the words.
+OURSELVES: Final = "wicketgate.alone"
 # Modules that may fork without executing anything: the child goes on in our own code.
 FORKS: Final = {
     "sandbox.cgroups.claim": "what undoes the claim outlives the server",
@@ -204,15 +206,22 @@ def test_only_the_launcher_starts_programs() -> None:
         for name, path in modules().items()
         if name != LAUNCHER
         for what, line in process_starts(path)
-        if what not in ONLY_FORKS or name not in FORKS
+        if (what not in ONLY_FORKS or name not in FORKS) and name != OURSELVES
     ]
     assert not wrong, f"processes are started outside {LAUNCHER}:\n" + "\n".join(wrong)
+
+
+def test_the_python_api_starts_nothing_but_our_own_command() -> None:
+    source = ast.unparse(syntax(modules()[OURSELVES]))
+    assert [what for what, _ in process_starts(modules()[OURSELVES])] == ["asyncio.create_subprocess_exec"]
+    assert "words = [sys.executable, '-m', 'wicketgate', 'run', '--json', *self._options()]" in source
+    assert "asyncio.create_subprocess_exec(*words, '--', *command," in source
 
 
 def test_every_exception_is_used() -> None:
     """An entry that outlives its reason would let something else through."""
     starting = {name for name, path in modules().items() for _ in process_starts(path)}
-    assert starting == {LAUNCHER, *FORKS}
+    assert starting == {LAUNCHER, OURSELVES, *FORKS}
 
 
 def defined_names(path: Path) -> Iterator[tuple[str, int]]:

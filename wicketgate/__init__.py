@@ -3,6 +3,10 @@
 TYPE_CHECKING = False  # as in `typing`, which takes longer to load than all of this
 if TYPE_CHECKING:
     from broker.control.client import Broker as Broker
+    from wicketgate.alone import Egress as Egress
+    from wicketgate.alone import Result as Result
+    from wicketgate.alone import Sandbox as Sandbox
+    from wicketgate.alone import SandboxError as SandboxError
     from wicketgate.runner.client import Authority as Authority
     from wicketgate.runner.client import Call as Call
     from wicketgate.runner.client import Runner as Runner
@@ -15,8 +19,12 @@ _PLACES = {
     "Authority": "wicketgate.runner.client",
     "Broker": "broker.control.client",
     "Call": "wicketgate.runner.client",
+    "Egress": "wicketgate.alone",
+    "Result": "wicketgate.alone",
     "Runner": "wicketgate.runner.client",
     "RunnerError": "wicketgate.runner.client",
+    "Sandbox": "wicketgate.alone",
+    "SandboxError": "wicketgate.alone",
 }
 
 

@@ -30,10 +30,10 @@ def through(
     served: Daemon, *command: str, options: tuple[str, ...] = (), stdin: bytes | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
-    source: dict[str, object] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-    return subprocess.run(
-        words(served, *command, options=options), capture_output=True, check=False, cwd=cwd, env=environ, **source
-    )
+    told = words(served, *command, options=options)
+    if stdin is None:
+        return subprocess.run(told, stdin=subprocess.DEVNULL, capture_output=True, check=False, cwd=cwd, env=environ)
+    return subprocess.run(told, input=stdin, capture_output=True, check=False, cwd=cwd, env=environ)
 
 
 def test_the_streams_and_the_code_are_the_commands(served: Daemon) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.runners import Daemon, daemon, serving_uid
+from tests.tree import ROOT
 from wicketgate.runner.client import Authority, Call, Completed, Runner
 
 pytestmark = pytest.mark.live
@@ -101,3 +103,19 @@ async def test_a_writable_reservation_counts_only_without_control_groups(served:
     reserve = "import mmap; mmap.mmap(-1, 1 << 36, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)"
     done = await run(runner, served, "reserve", f"python3 -c '{reserve}'")
     assert (done.code == 0) is ((await runner.health()).bounds != "none"), done
+
+
+def test_the_example_of_the_guide() -> None:
+    with daemon() as made:
+        environ = {**os.environ, "WICKETGATE_RUNNER": str(made.socket)}
+        example = ROOT / "tests" / "examples" / "tool_calls.py"
+        done = subprocess.run(
+            [sys.executable, str(example)],
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert (done.returncode, done.stdout) == (0, "0 hello\nkept\n0\n42\n"), done.stderr

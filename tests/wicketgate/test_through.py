@@ -21,7 +21,7 @@ PROBLEM = {"type": "about:blank", "title": "No.", "detail": "Why.", "code": "com
 REFUSAL = b"HTTP/1.0 400 Bad Request\r\n\r\n" + json.dumps(PROBLEM).encode()
 
 
-def answered(place: Path, pieces: list[bytes], **more: str) -> int:
+def answered(place: Path, pieces: list[bytes], workspace: str | None = None) -> int:
     """What becomes of a run whose runner sends these pieces and closes."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "s"))
@@ -37,7 +37,7 @@ def answered(place: Path, pieces: list[bytes], **more: str) -> int:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        code = run_through(runner=str(place / "s"), command=["true"], **more)
+        code = run_through(runner=str(place / "s"), command=["true"], workspace=workspace)
         thread.join()
     return code
 
