@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from bench.plots import bars, format_figure, lines
 from bench.processes import ROOT
+from bench.soak import pictures as soak_pictures
 
 LATEST: Final = ROOT / "bench" / "results" / "latest.json"
+SOAK: Final = LATEST.with_name("soak.json")  # of a run of its own
 PAGE: Final = ROOT / "docs" / "reference" / "performance.md"
 OURS: Final = "Wicketgate"
 
@@ -63,6 +65,7 @@ def _pictures(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         titles = {"x_title": curve["x_title"], "y_title": curve["y_title"]}
         shown = {name: curve["series"][name] for name in curve.get("shown", curve["series"])}
         yield f"curve-{key}", lines(curve["title"], curve["x"], shown, **titles)
+    yield from soak_pictures(document["soak"]).items() if "soak" in document else ()
 
 
 def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> Iterator[str]:
@@ -79,6 +82,8 @@ def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> I
     for key, curve in curves.items():
         yield f"![{curve['title']}]({folder}/curve-{key}.svg)\n"
         yield from _promises(curve)
+    if "soak" in document:
+        yield from _soak(document["soak"], [name for name in pictures if name.startswith("soak-")], folder)
 
 
 def _about(about: dict[str, Any]) -> Iterator[str]:
@@ -117,6 +122,25 @@ def _promises(curve: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _soak(soak: dict[str, Any], names: list[str], folder: str) -> Iterator[str]:
+    """What churn did to both daemons, figure by figure."""
+    yield "\n## Soak\n"
+    acts = f"{sum(soak['acts'].values()):,} acts in {len(soak['times'])} cycles"
+    went = f"{acts}, {soak['failures']} of them went wrong"
+    yield f"`scripts/bench --soak MINUTES`: {soak['seconds'] / 60:.0f} minutes of starts, requests, tunnels, jobs,"
+    yield f"cancels and kills through both daemons; {went}. After each cycle everything"
+    yield "is looked at from outside. The first quarter fills caches; of the rest a figure leaks where even the lower bound"
+    yield "of its growth (Sen's slope, 99 %) is above what it may grow by.\n"
+    yield from (f"![{name}]({folder}/{name}.svg)\n" for name in sorted(names))
+    yield "| figure | level | growth | 99 % between | may grow by | |\n|---|---|---|---|---|---|"
+    for one in soak["verdicts"]:
+        if one["allowed"] is not None:
+            between = f"{format_figure(one['low'])} … {format_figure(one['high'])}"
+            word = "**leaks**" if one["leaks"] else "flat"
+            level, growth = format_figure(one["level"]), format_figure(one["growth"])
+            yield f"| {one['name']} | {level} | {growth} | {between} | {one['allowed']:g} | {word} |"
+
+
 def _table(measure: dict[str, Any]) -> Iterator[str]:
     cpu = "CPU µs per MB" if measure["unit"] == "MB/s" else "CPU µs each"
     yield f"| subject | {measure['unit']} | {cpu} | cores busy (proxy, load) |\n|---|---|---|---|"
@@ -136,7 +160,10 @@ def _sentence(title: str) -> str:
 
 def main() -> None:
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else LATEST
-    for path in write_page(json.loads(source.read_text(encoding="utf-8"))):
+    document = json.loads(source.read_text(encoding="utf-8"))
+    if SOAK.exists():
+        document["soak"] = json.loads(SOAK.read_text(encoding="utf-8"))
+    for path in write_page(document):
         print(path.relative_to(ROOT))
 
 

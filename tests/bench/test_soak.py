@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.page import write_page
 from bench.soak import Soak, as_document, pictures
 from bench.watch import DaemonEndedError, Figures, Watch
 from tests.live.runs import until
@@ -50,6 +51,25 @@ def test_only_what_grows_beyond_its_allowance_after_the_warm_part_leaks() -> Non
     document = as_document(seen)
     assert {one["name"] for one in document["verdicts"] if one["leaks"]} == {"runner: descriptors", "namespaces: net"}
     assert set(pictures(document)) == {"soak-descriptors", "soak-threads", "soak-namespaces"}
+
+
+def test_the_page_tells_what_leaks(tmp_path: Path) -> None:
+    count = 40
+    seen = soaked(
+        {
+            "runner: descriptors": [20 + at / 2 for at in range(count)],
+            "broker: descriptors": [20.0] * count,
+            "bytes in the log": [1e6 * at for at in range(count)],
+        }
+    )
+    about = {"machine": {"cpu": "p", "cores": 2, "kernel": "6"}, "python": "3", "rounds": 1, "seconds": 1.0}
+    document = {"about": {**about, "load_after": (0, 0, 0), "versions": {}}, "measures": {}, "soak": as_document(seen)}
+    page, *plots = write_page(document, tmp_path / "performance.md")
+    text = page.read_text()
+    assert "| runner: descriptors | 31.0 | 17.0 | 17.0 … 17.0 | 3 | **leaks** |" in text
+    assert "| broker: descriptors | 20.0 | 0 | 0 … 0 | 3 | flat |" in text
+    assert "bytes in the log" not in text
+    assert {plot.name for plot in plots} == {"soak-descriptors.svg"}
 
 
 def test_too_few_samples_are_no_verdict_and_no_success() -> None:
