@@ -129,8 +129,8 @@ def _soak(soak: dict[str, Any], names: list[str], folder: str) -> Iterator[str]:
     went = f"{acts}, {soak['failures']} of them went wrong"
     yield f"`scripts/bench --soak MINUTES`: {soak['seconds'] / 60:.0f} minutes of starts, requests, tunnels, jobs,"
     yield f"cancels and kills through both daemons; {went}. After each cycle everything"
-    yield "is looked at from outside. The first quarter fills caches; of the rest a figure leaks where even the lower bound"
-    yield "of its growth (Sen's slope, 99 %) is above what it may grow by.\n"
+    yield "is looked at from outside. The first quarter fills caches; of the rest a figure leaks where even the lower"
+    yield "bound of its growth (Sen's slope, 99 %) is above what it may grow by.\n"
     yield from (f"![{name}]({folder}/{name}.svg)\n" for name in sorted(names))
     yield "| figure | level | growth | 99 % between | may grow by | |\n|---|---|---|---|---|---|"
     for one in soak["verdicts"]:
