@@ -99,17 +99,15 @@ def measure_rules(counts: Sequence[int] = RULES) -> tuple[list[Curve], dict[str,
     def column(key: str) -> tuple[float, ...]:
         return tuple(float(str(row[key])) for row in found)
 
-    verdicts = {"allowed": column("allow_us_large"), "denied": column("deny_us_large")}
-    ten = {"allowed, 10 rules": column("allow_us_10")}
     curves = [
         Curve(
             key="rules",
-            title="Time of a verdict by the size of the policy",
+            title="Time of a verdict against that under ten rules, in turns",
             x_title="rules",
-            y_title="µs",
+            y_title="x",
             x=tuple(map(float, counts)),
-            series=verdicts | ten,
-            flat=True,
+            series={"allowed": column("allow_ratio"), "denied": column("deny_ratio")},
+            most=policy.GOAL,
         ),
         Curve(
             key="rules-load",

@@ -41,6 +41,7 @@ from netns.bridge import build_bridge
 UNPRIVILEGED: Final = 65534
 NAME_SERVER: Final = "198.19.255.1"
 ASK_SECONDS: Final = 0.5
+ASKS: Final = 4  # at each point: something else may want the core for a while
 MORE: Final = """
 [limits]
 session_connections = 100000
@@ -147,10 +148,14 @@ class Sessions:
         self.starts.append(taken + time.perf_counter() - begin)
 
     async def request(self) -> dict[str, float]:
-        """A request from the newest sandbox: how long it takes, and what of the broker's CPU."""
-        before = time.process_time()
-        (waited, count), _ = await self._ask(b"ask")
-        return {"request_us": waited * 1e6, "request_cpu_us": (time.process_time() - before) / count * 1e6}
+        """A request from the newest sandbox: how long it takes, and what of the broker's CPU; the quietest of a few."""
+        times, spent = [], []
+        for _ in range(ASKS):
+            before = time.process_time()
+            (waited, count), _ = await self._ask(b"ask")
+            times.append(waited)
+            spent.append((time.process_time() - before) / count)
+        return {"request_us": min(times) * 1e6, "request_cpu_us": min(spent) * 1e6}
 
     async def point(self, count: int) -> dict[str, float]:
         """Grow to `count` sessions; the figures there."""
