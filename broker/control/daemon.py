@@ -48,7 +48,6 @@ from certs.errors import CertsError
 from certs.store import authority_directory
 
 KEEP_SECONDS: Final = 5.0
-PRUNE_SECONDS: Final = 3600.0
 RETURN_SECONDS: Final = 600.0  # for the sessions of a former broker to attach again
 
 
@@ -263,5 +262,5 @@ def _chores(operations: Operations, inspector: Inspector) -> list[Chore]:
         again(SYNC_SECONDS, operations.log.sync_in_thread, "sync_failed", troubles),
         again(KEEP_SECONDS, keep, "store_failed", troubles, StoreError),
         again(AUTHORITY_SECONDS, renew, "authority_failed", troubles),
-        again(PRUNE_SECONDS, prune, "prune_failed", troubles, StoreError),
+        again(book.prune_seconds, prune, "prune_failed", troubles, StoreError),
     ]

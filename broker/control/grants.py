@@ -32,6 +32,7 @@ COUNTED: Final = ("requests", "connections", "bytes_up", "bytes_down")
 _LEAST_BYTES, _MOST_BYTES = 64 * 1024, 16 * 1024 * 1024
 _MOST_COUNT: Final = 256
 _SCAN: Final = 100
+MOST_PRUNE_SECONDS: Final = 3600.0
 _END_OF: Final = {
     schema.GrantState.ACTIVE: End.NONE,
     schema.GrantState.EXHAUSTED: End.NONE,
@@ -183,6 +184,11 @@ class GrantBook:
     def count_open(self) -> int:
         """How many grants are in force."""
         return self._store.count_open(self._clock())
+
+    @property
+    def prune_seconds(self) -> float:
+        """How often to prune: a short retention keeps the store small, which is read whole for a list of grants."""
+        return min(MOST_PRUNE_SECONDS, float(self._limits.retention_seconds))
 
     def prune(self) -> int:
         """Forget what ended long ago."""

@@ -271,6 +271,11 @@ async def test_what_ended_long_ago_is_forgotten(place: Place) -> None:
     assert place.book.find_meter(old) is None
 
 
+@pytest.mark.parametrize(("retention", "every"), [(60, 60.0), (3600, 3600.0), (30 * 86_400, 3600.0)])
+def test_what_is_kept_shortly_is_forgotten_as_often(place: Place, *, retention: int, every: float) -> None:
+    assert GrantBook(place.store, GrantLimits(retention_seconds=retention), place.clock).prune_seconds == every
+
+
 def test_use_that_cannot_be_kept_is_not_allowed(place: Place) -> None:
     grant = place.issue(requests=100, bytes_up=1_000_000)
     meter = place.meter(grant)
