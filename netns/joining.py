@@ -11,6 +11,7 @@ from netns import kernel
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 CLONE_PARENT = 0x8000
 INSTRUCTION = 8  # bytes of a struct sock_filter
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,11 +51,11 @@ def filter_system_calls(program: bytes) -> None:
 def become_first_process() -> None:
     """Fork into the pid namespace that was unshared. Returns in process 1; the parent waits and ends with it.
 
-    The parent passes SIGTERM, SIGINT and SIGHUP on, and dies with whoever started it, the child with the parent: so
-    nothing of the namespace outlives any of them.
+    The parent passes PASSED_ON on, and dies with whoever started it, the child with the parent: so nothing of the
+    namespace outlives any of them. Process 1 has these signals blocked: the kernel throws away what it has no handler
+    for (pid_namespaces(7)), unless it is blocked. Unblock them when there are handlers.
     """
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     above = os.pidfd_open(os.getpid())
     pid = os.fork()
     if pid == 0:
@@ -62,11 +63,10 @@ def become_first_process() -> None:
         if has_ended(above):
             os._exit(1)
         os.close(above)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
         return
-    for number in numbers:
+    for number in PASSED_ON:
         signal.signal(number, lambda which, _frame: os.kill(pid, which))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os._exit(code if code >= 0 else 128 - code)
 

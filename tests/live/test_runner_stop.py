@@ -213,6 +213,23 @@ async def test_a_runner_is_killed_at_any_moment() -> None:
         assert_clean(made, place)
 
 
+def test_a_signal_at_any_moment_of_the_start_ends_it() -> None:
+    """Process 1 of a pid namespace loses what it has no handler for yet; a service manager asks only once."""
+    chance = random.Random("a runner is told to end")
+    with daemon() as made:
+        made.stop()
+        began = time.monotonic()
+        made.start()
+        whole_start = time.monotonic() - began
+        made.stop()
+        for _ in range(ROUNDS):
+            process = made.launch()
+            time.sleep(chance.uniform(0, whole_start))
+            process.terminate()
+            assert process.wait(LIMIT + whole_start) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+        made.start()
+
+
 def find_victim(gate: int, label: str) -> int | None:
     """One of the runner's processes as soon as it is there; the one between is in a session of its own by then."""
     inner = children(gate)

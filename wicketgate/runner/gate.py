@@ -19,6 +19,7 @@ import msgspec
 
 from broker.api.faults import ApiError
 from netns import kernel
+from netns.joining import PASSED_ON
 from wicketgate.runner.faults import Fault
 from wicketgate.speech import say
 
@@ -27,7 +28,6 @@ _UCRED: Final = struct.Struct("=iII")
 _MAX_GROUPS: Final = 65536
 FAILED: Final = 125
 _LINGER: Final = 64  # refused connections kept open until their answer was read
-_PASSED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Gate:
 
     def run(self) -> int:
         """The runner's exit code. The signals that are passed on must be blocked."""
-        signals = kernel.signal_descriptor(_PASSED)
+        signals = kernel.signal_descriptor(PASSED_ON)
         ended, alone = os.pidfd_open(self._pid), os.pidfd_open(self._keeper)
         failed = 0
         self._listener.setblocking(False)

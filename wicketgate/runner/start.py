@@ -103,7 +103,7 @@ def run_runner(file: str) -> int:
     keeper = start_keeper(partial(_forget_socket, prepared.runtime))  # before anything is made that it removes
     listener = _listen(prepared.runtime / SOCKET_NAME, prepared.admitted)
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_BLOCK, joining.PASSED_ON)
     gate = os.pidfd_open(os.getpid())
     pid = os.fork()
     if pid == 0:
@@ -324,6 +324,7 @@ async def _serve(prepared: Prepared, channel: socket.socket, keeper: Keeper) -> 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, joining.PASSED_ON)  # what came since the gate was there comes now
     for path in sweep(prepared.state):
         say(f"what a killed session left in {path} was taken away")
     operations = _operations(prepared, keeper)
