@@ -222,9 +222,12 @@ def test_a_signal_at_any_moment_of_the_start_ends_it() -> None:
         made.start()
         whole_start = time.monotonic() - began
         made.stop()
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             process = made.launch()
-            time.sleep(chance.uniform(0, whole_start))
+            if number % 2:
+                time.sleep(chance.uniform(0, whole_start))
+            else:
+                until(partial(find_victim, process.pid, "the runner"))
             process.terminate()
             assert process.wait(LIMIT + whole_start) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
         made.start()
