@@ -182,6 +182,9 @@ async def _bridge(peer: aiohttp.ClientWebSocketResponse) -> None:
     tasks = [asyncio.create_task(_send(peer, typed)), asyncio.create_task(_show(peer))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # The whole closing handshake, with `_show` still reading: a connection that is torn down with something unread
+        # in it fails at the other end, before what was typed last has been taken from it.
+        await peer.close()
     finally:
         loop.remove_reader(0)
         loop.remove_signal_handler(signal.SIGWINCH)
