@@ -5,6 +5,7 @@ not accept the server's certificate.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -220,7 +221,7 @@ CLIENTS = (
     Client(
         name="cargo",
         command=lambda _, __: [f"{RUST}/bin/cargo", "search", PACKAGE, "--registry", "here"],
-        installed=lambda: bool(RUST) and os.access(f"{RUST}/bin/cargo", os.X_OK),
+        installed=lambda: bool(RUST) and _reads_sparse_registries(f"{RUST}/bin/cargo"),
         files_alone=False,  # its curl is built in, and its OpenSSL looks nowhere
         bind=(RUST,) if RUST else (),
         own=(
@@ -230,6 +231,15 @@ CLIENTS = (
         ),
     ),
 )
+
+
+def _reads_sparse_registries(cargo: str) -> bool:
+    """Older ones (Debian 12) fetch an index by git only: that client is git's own row."""
+    if not os.access(cargo, os.X_OK):
+        return False
+    shown = subprocess.run([cargo, "--version"], capture_output=True, text=True, check=False, cwd="/").stdout
+    found = re.match(r"cargo (\d+)\.(\d+)", shown)
+    return found is not None and (int(found[1]), int(found[2])) >= (1, 68)
 
 
 def _endpoint(url: str) -> tuple[str, str]:
