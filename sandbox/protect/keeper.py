@@ -125,7 +125,8 @@ def _be_keeper(connection: socket.socket, last: Callable[[], None] | None) -> No
 
 def _take_rights() -> None:
     """Be as able as the server, who looks into a directory of its user's that nobody may read; no more than that."""
-    kernel.enter_user_namespace()
+    with contextlib.suppress(OSError):  # where the kernel refuses one no sandbox is ever started, and nothing is held
+        kernel.enter_user_namespace()
     Path("/proc/self/comm").write_text(NAME)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
