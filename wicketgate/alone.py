@@ -9,6 +9,7 @@ server that starts many uses `Runner`.
 
 import asyncio
 import contextlib
+import errno
 import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -80,9 +81,15 @@ class Sandbox:
         """
         words = [sys.executable, "-m", "wicketgate", "run", "--json", *self._options()]
         words += [] if timeout is None else [f"--timeout={timeout!r}"]
-        run = await asyncio.create_subprocess_exec(
-            *words, "--", *command, stdin=PIPE if stdin else DEVNULL, stdout=PIPE, stderr=DEVNULL
-        )
+        try:
+            run = await asyncio.create_subprocess_exec(
+                *words, "--", *command, stdin=PIPE if stdin else DEVNULL, stdout=PIPE, stderr=DEVNULL
+            )
+        except ValueError as error:  # a zero byte, or no valid Unicode
+            raise SandboxError("bad_call", f"The command cannot be executed: {error}.") from error
+        except OSError as error:
+            code = "bad_call" if error.errno == errno.E2BIG else "sandbox_failed"
+            raise SandboxError(code, f"The command cannot be started: {error.strerror}.") from error
         try:
             told, _ = await run.communicate(stdin or None)
         finally:

@@ -54,7 +54,7 @@ def _names_dns(value: bytes) -> bool:
 
 
 def _holds_dns(query: str) -> bool:
-    parts = (part.partition("=") for part in query.split("&"))
+    parts = (part.partition("=") for part in re.split("[&;]", query))
     return any(unquote_to_bytes(name).lower() == b"dns" and _is_dns_query(value) for name, _, value in parts)
 
 

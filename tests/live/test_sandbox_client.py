@@ -56,6 +56,28 @@ async def test_refusals_carry_their_code() -> None:
         assert refused.value.detail
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("a\0b",), ("echo", "\0"), ("echo", "\ud800"), ("echo", "x" * 200_000), ("echo", *["x" * 1000] * 5000)],
+    ids=["zero byte", "zero byte in a word", "no Unicode", "a word too long", "too many words"],
+)
+async def test_words_that_no_program_can_be_given(command: tuple[str, ...]) -> None:
+    with pytest.raises(SandboxError) as refused:
+        await Sandbox().run(*command)
+    assert refused.value.code == "bad_call"
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), float("inf"), -1, 0])
+async def test_a_time_that_is_none(timeout: float) -> None:
+    with pytest.raises(SandboxError) as refused:
+        await Sandbox().run("true", timeout=timeout)
+    assert refused.value.code == "bad_usage"
+
+
+async def test_input_that_nobody_reads() -> None:
+    assert (await Sandbox().run("true", stdin=b"x" * 5_000_000)).code == 0
+
+
 async def test_a_limit_and_a_cancelled_call_leave_nothing() -> None:
     with adopted() as left:
         begin = time.monotonic()

@@ -46,6 +46,8 @@ def asked(target: str, *fields: str, method: str = "GET") -> Reason | None:
         (f"/?dns={b64encode(QUERY).decode()}", ()),
         (f"/?dns=x&dns={PLAIN}", ()),
         (f"/?dns={ODD}", ()),
+        (f"/?a=1;dns={PLAIN}", ()),  # some servers part there
+        (f"/?dns={PLAIN};b", ()),
     ],
 )
 def test_names_are_not_asked_by_way_of_a_request(target: str, fields: tuple[str, ...]) -> None:
