@@ -160,7 +160,8 @@ def test_a_worker_killed_under_load_loses_no_record_and_gives_no_request_twice(d
     with attached(daemon, grant, "") as (loaded, bystander), ThreadPoolExecutor() as pool:
         victim = worker_of(daemon, "s-0")
         log = workers_of(daemon)[victim]
-        flood = flooding(loaded, port, clients=40, each=30, pool=pool)
+        clients = 40
+        flood = flooding(loaded, port, clients=clients, each=30, pool=pool)
         until(lambda: len(daemon.records(kind="decision", session="s-0")) > 100)
         os.kill(victim, signal.SIGKILL)
         before = flood.result().get("200", 0)
@@ -175,7 +176,8 @@ def test_a_worker_killed_under_load_loses_no_record_and_gives_no_request_twice(d
         assert bystander.ask("request", name=NAME, port=port) == 200
         usage = daemon.ask("GET", f"/v1/grants/{grant}")[1]["usage"]
         assert usage["uses"] == 1
-        assert recorded <= usage["requests"] <= min(budget, recorded + budget // 64 + 1)
+        # Lost at most: what every client was waiting for (spent, its record not yet written), and a piece reserved.
+        assert recorded <= usage["requests"] <= min(budget, recorded + clients + budget // 64 + 1)
         after = loaded.ask("flood", name=NAME, port=port, clients=20, each=30).get("200", 0)
         assert usage["requests"] + after == budget, "what may have been spent is not given again, the rest is"
         assert daemon.ask("GET", f"/v1/grants/{grant}")[1]["state"] == "exhausted"

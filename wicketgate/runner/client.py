@@ -321,7 +321,8 @@ async def _collect(
 ) -> Completed:
     kept = {"stdout": bytearray(), "stderr": bytearray(), "log": bytearray()}
     session = ""
-    async for event in events:
+    ended: schema.Ended | None = None
+    async for event in events:  # to the response's end, so that its connection serves the next request
         match event:
             case schema.Started():
                 session = event.id
@@ -330,17 +331,19 @@ async def _collect(
                     on_output(event)
                 kept[event.stream] += data_of(event)
             case schema.Ended():
-                return Completed(
-                    session=session,
-                    code=event.code,
-                    stdout=bytes(kept["stdout"]),
-                    stderr=bytes(kept["stderr"]),
-                    timed_out=event.timed_out,
-                    dropped_bytes=event.dropped_bytes,
-                    set_aside=tuple(event.set_aside),
-                    session_ended=event.session_ended,
-                )
-    raise _unreachable("the runner went away before the command's end was known")
+                ended = event
+    if ended is None:
+        raise _unreachable("the runner went away before the command's end was known")
+    return Completed(
+        session=session,
+        code=ended.code,
+        stdout=bytes(kept["stdout"]),
+        stderr=bytes(kept["stderr"]),
+        timed_out=ended.timed_out,
+        dropped_bytes=ended.dropped_bytes,
+        set_aside=tuple(ended.set_aside),
+        session_ended=ended.session_ended,
+    )
 
 
 def _refused(status: int, body: bytes) -> RunnerError:
