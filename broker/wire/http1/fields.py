@@ -36,8 +36,12 @@ FORGED = frozenset((b"content_length", b"transfer_encoding"))  # CGI maps `_` to
 _FRAMING = {b"content-length": Use.LENGTH, b"transfer-encoding": Use.CODING, b"connection": Use.CONNECTION}
 # `Proxy` is no field of HTTP, but CGI hands it to programs as HTTP_PROXY (CVE-2016-5385).
 _HOP = dict.fromkeys((b"keep-alive", b"te", b"http2-settings", b"proxy"), Use.DROP)  # RFC 9110 §7.6.1, RFC 7540 §3.2.1
+# What proxies, delivery networks and application servers say, or believe, about who sent a request.
 _IDENTITY = dict.fromkeys(
-    (b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"client-ip", b"true-client-ip", b"x-cluster-client-ip"),
+    b"forwarded via x-real-ip x-client-ip client-ip true-client-ip x-cluster-client-ip cf-connecting-ip "
+    b"cf-connecting-ipv6 fastly-client-ip x-azure-clientip x-azure-socketip x-envoy-external-address "
+    b"x-appengine-user-ip wl-proxy-client-ip x-original-forwarded-for x-originating-ip x-remote-ip x-remote-addr "
+    b"x-proxyuser-ip".split(),
     Use.DROP,
 )
 # Some servers let these name another method, host or path than the ones that are judged.

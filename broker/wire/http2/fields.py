@@ -9,8 +9,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.policy.reasons import Reason, Refusal
-from broker.wire.http1.fields import REQUEST_PREFIXES, REQUEST_USES, RESPONSE_PREFIXES, RESPONSE_USES, Use
+from broker.wire.http1.fields import (
+    FORGED,
+    REQUEST_PREFIXES,
+    REQUEST_USES,
+    RESPONSE_PREFIXES,
+    RESPONSE_USES,
+    Use,
+    is_second_spelling,
+)
 from broker.wire.http1.limits import DEFAULT_LIMITS, Limits
+from broker.wire.http1.trailers import keep_trailers
 
 type Field = tuple[bytes, bytes]
 
@@ -22,15 +31,6 @@ _AUTHORITY = re.compile(rb"[!-+\--~]+")
 _REQUEST_PSEUDO = frozenset((b":method", b":scheme", b":authority", b":path"))
 # RFC 9113 §8.2.2: connection-specific fields make a message malformed.
 _FORBIDDEN = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
-_NEVER_TRAILERS = _FORBIDDEN | {
-    b"content-length",
-    b"host",
-    b"te",
-    b"trailer",
-    b"authorization",
-    b"cookie",
-    b"set-cookie",
-}
 _KEPT = frozenset((b"te", b"content-length"))
 _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"DEBUG", b"CONNECT"))
 
@@ -76,6 +76,8 @@ def parse_request(headers: Iterable[Field], limits: Limits = DEFAULT_LIMITS) -> 
     te = [value for name, value in fields if name == b"te"]
     if te not in ([], [b"trailers"]):
         raise Refusal(Reason.BAD_REQUEST, "te is trailers or nothing (RFC 9113 §8.2.2)")
+    if any(name in FORGED for name, _ in fields):
+        raise Refusal(Reason.BAD_FRAMING, "a framing field spelled with an underscore")
     expect = [value for name, value in fields if name == b"expect"]
     if expect not in ([], [b"100-continue"]):
         raise Refusal(Reason.EXPECTATION_FAILED, "an expectation other than 100-continue")
@@ -119,9 +121,9 @@ def format_response(response: Response) -> list[Field]:
 
 
 def parse_trailers(headers: Iterable[Field], limits: Limits, reason: Reason) -> list[Field]:
-    """Read and filter trailers: what would change framing, routing or rights is dropped (RFC 9110 §6.5.1)."""
+    """Read and filter trailers: what would change framing, routing or rights is dropped, as in HTTP/1."""
     _, fields = _split(headers, frozenset(), limits, reason)
-    return [(name, value) for name, value in fields if name not in _NEVER_TRAILERS]
+    return list(keep_trailers(fields))
 
 
 def _split(
@@ -171,7 +173,9 @@ def _length(fields: Sequence[Field], reason: Reason) -> int | None:
 
 
 def _passes_up(name: bytes) -> bool:
-    return name == b"expect" or (REQUEST_USES.get(name) is None and not name.startswith(REQUEST_PREFIXES))
+    if REQUEST_USES.get(name) is not None or name.startswith(REQUEST_PREFIXES):
+        return name == b"expect"
+    return b"_" not in name or not is_second_spelling(name)
 
 
 def _passes_down(name: bytes) -> bool:

@@ -149,7 +149,34 @@ def test_offers_of_other_protocols_are_not_passed_on() -> None:
     assert sent == [(b":status", b"200"), (b"x-a", b"b")]
 
 
-@pytest.mark.parametrize("name", [b"content-length", b"host", b"authorization", b"set-cookie", b"te", b"trailer"])
+# What CGI and WSGI servers read as another name, and what servers believe about the sender.
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"x_forwarded_for", b"x-forwarded_for", b"x_http_method_override", b"x_original_url", b"proxy_authorization"),
+        *(b"http2_settings", b"x_real_ip", b"keep_alive", b"x-http-method-override", b"x-host", b"proxy", b"via"),
+        *(b"cf-connecting-ip", b"cf_connecting_ip", b"x-original-forwarded-for", b"x-remote-addr"),
+    ],
+)
+def test_second_names_and_second_spellings_stay_behind(name: bytes) -> None:
+    request = parse_request([*GOOD, (name, b"x"), (b"x_custom", b"1")])
+    assert format_request(request, host=b"api.example.com") == [*GOOD, (b"x_custom", b"1")]
+
+
+@pytest.mark.parametrize("name", [b"content_length", b"transfer_encoding"])
+def test_a_framing_field_spelled_with_an_underscore_is_refused(name: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        parse_request([*GOOD, (name, b"5")])
+    assert refused.value.reason is Reason.BAD_FRAMING
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"content-length", b"host", b"authorization", b"set-cookie", b"te", b"trailer", b"set_cookie"),
+        *(b"x-http-method-override", b"x_forwarded_for", b"proxy-authorization", b"location", b"if-match"),
+    ],
+)
 def test_trailers_that_would_change_the_message_are_dropped(name: bytes) -> None:
     kept = parse_trailers([(b"grpc-status", b"0"), (name, b"1")], DEFAULT_LIMITS, Reason.BAD_REQUEST)
     assert kept == [(b"grpc-status", b"0")]
