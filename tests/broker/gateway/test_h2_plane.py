@@ -258,7 +258,7 @@ async def test_a_stream_is_cut_for_itself(world: World) -> None:
         client = await world.inside(begin, world)
         answered = await world.inside(scenario, client)
         assert answered.body == b"second goes on"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while origin.requests[0].reset is None:
                 await asyncio.sleep(0.01)
         assert origin.requests[0].reset == 8

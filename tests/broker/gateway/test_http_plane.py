@@ -17,6 +17,7 @@ import pytest
 
 from broker.policy.addresses import Address
 from broker.policy.authority import Authority
+from broker.policy.limits import DEFAULTS
 from broker.policy.names import parse_host_name
 from broker.policy.reasons import Reason
 from tests.broker.gateway.world import PUBLIC, Behaviour, World, exchange, in_world, look_up, read_all
@@ -280,14 +281,14 @@ async def test_absolute_deadlines_hold_against_slow_clients_and_silent_upstreams
         where = (await world.inside(look_up, HOST), 80)
         answer, seconds = await world.inside(drip, where, f"GET / HTTP/1.1\r\nHost: {HOST}\r\nX-Slow: ".encode())
         assert status_of(answer) == 408
-        assert 0.8 < seconds < 3
+        assert 0.8 < seconds < DEFAULTS["head_seconds"]
         begin = time.monotonic()
         answer = await world.inside(exchange, where, request())
         assert status_of(answer) == 504
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < DEFAULTS["upstream_head_seconds"]
         begin = time.monotonic()
         assert await world.inside(exchange, where, b"") in {b"", b"RESET"}
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < DEFAULTS["silent_seconds"]
         assert [one["reason"] for one in world.records() if one["verdict"] == "deny"] == [
             "head_timeout",
             "client_silent",
@@ -312,13 +313,15 @@ async def test_huge_heads_are_refused_as_soon_as_they_are_too_large(world: World
 @in_world
 async def test_a_first_event_passes_at_once(world: World) -> None:
     sent = 0.0
+    head_was_read = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal sent
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.05)
+        await head_was_read.wait()
+        head_was_read.clear()
         sent = time.perf_counter()
         writer.write(b"9\r\ndata: 1\n\n\r\n")
         await reader.read()
@@ -326,7 +329,8 @@ async def test_a_first_event_passes_at_once(world: World) -> None:
     def first_event(where: tuple[str, int]) -> float:
         with socket.create_connection(where, 10) as sock:
             sock.sendall(request())
-            got = b""
+            got = sock.recv(65536)
+            loop.call_soon_threadsafe(head_was_read.set)
             while b"data: 1" not in got:
                 got += sock.recv(65536)
             return time.perf_counter()
@@ -338,7 +342,8 @@ async def test_a_first_event_passes_at_once(world: World) -> None:
             arrived = await world.inside(first_event, where)
             delays.append((arrived - sent) * 1000)
         print(f"first event after {sorted(delays)[10]:.2f} ms (median of 20)")
-        assert sorted(delays)[10] < 5
+        # Not a timed promise: an order of magnitude below any buffering that waits for more.
+        assert sorted(delays)[10] < 100
 
 
 @in_world
@@ -400,7 +405,7 @@ async def test_a_full_disk_stops_egress_and_nothing_else(world: World) -> None:
         )
         assert status_of(denied) in {403, 503, 0}
         (world.directory / "audit" / "ballast").unlink()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while status_of(await world.inside(exchange, where, request(more="Connection: close\r\n"))) != 200:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)

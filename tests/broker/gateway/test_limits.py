@@ -1,6 +1,7 @@
 """Every limit of the policy, tried on the real broker from inside a sandbox: held where it is set, and not before.
 
-Each case sets its limit low, and says what happens at it. A case without its limit enforced hangs or comes out wrong.
+Each case sets its limit low, and says what happens at it. A case without its limit enforced hangs or comes out wrong:
+what took as long as the default allows was not ended by the limit that was set.
 """
 
 import asyncio
@@ -126,7 +127,7 @@ async def head_seconds(world: World) -> None:
         where = await at(world)
         answer, seconds = await timed(world.inside(drip, where, request()[:-2] + b"X-Slow: "))
         assert status_of(answer) == 408
-        assert 0.9 < seconds < 3
+        assert 0.9 < seconds < DEFAULTS["head_seconds"]
 
         def second_head() -> bytes:
             with socket.create_connection(where, 20) as sock:
@@ -143,7 +144,7 @@ async def head_seconds(world: World) -> None:
 
         answer, seconds = await timed(world.inside(second_head))
         assert status_of(answer) == 408
-        assert seconds < 3
+        assert seconds < DEFAULTS["head_seconds"]
 
 
 async def informational_responses(world: World) -> None:
@@ -204,7 +205,7 @@ async def client_hello_seconds(world: World) -> None:
         for begin, step in ((FIRST[:20], FIRST[20:21]), tiny):
             answer, seconds = await timed(world.inside(drip, where, begin, step))
             assert answer in {b"", b"RESET"}
-            assert 0.9 < seconds < 3
+            assert 0.9 < seconds < DEFAULTS["client_hello_seconds"]
         assert reasons(world) == ["head_timeout", "head_timeout"]
 
 
@@ -238,7 +239,7 @@ async def handshake_seconds(world: World) -> None:
         for attempt in (half_shaken, trickled):
             answer, seconds = await timed(world.inside(attempt))
             assert answer == b"RESET"
-            assert 0.9 < seconds < 3
+            assert 0.9 < seconds < DEFAULTS["handshake_seconds"]
         assert reasons(world) == ["head_timeout", "head_timeout"]
 
 
@@ -247,7 +248,7 @@ async def silent_seconds(world: World) -> None:
         for port in (80, 443, 53):
             answer, seconds = await timed(world.inside(exchange, await at(world, port), b""))
             assert answer in {b"", b"RESET"}
-            assert 0.9 < seconds < 3
+            assert 0.9 < seconds < DEFAULTS["silent_seconds"]
         assert reasons(world) == ["client_silent"] * 3
 
 
@@ -259,7 +260,7 @@ async def connect_seconds(world: World) -> None:
     async with world.broker(limit("connect_seconds", 1), fixed=lost):
         answer, seconds = await timed(world.inside(exchange, await at(world), request(), end=False))
         assert status_of(answer) == 504
-        assert 0.9 < seconds < 3
+        assert 0.9 < seconds < DEFAULTS["connect_seconds"]
         assert "connect_timeout" in reasons(world)
 
 
@@ -268,7 +269,7 @@ async def resolve_seconds(world: World) -> None:
         where = await at(world, host=SILENT)
         answer, seconds = await timed(world.inside(exchange, where, request(host=SILENT)))
         assert status_of(answer) == 504
-        assert 0.9 < seconds < 3
+        assert 0.9 < seconds < DEFAULTS["resolve_seconds"]
         assert "resolve_timeout" in reasons(world)
 
 
@@ -289,7 +290,7 @@ async def upstream_head_seconds(world: World) -> None:
     async with world.broker(limit("upstream_head_seconds", 1), fixed=FIXED), world.origin(behave):
         answer, seconds = await timed(world.inside(exchange, await at(world), request()))
         assert status_of(answer) == 504
-        assert 0.9 < seconds < 4
+        assert 0.9 < seconds < DEFAULTS["upstream_head_seconds"]
         assert "upstream_timeout" in reasons(world)
 
 
@@ -298,7 +299,7 @@ async def session_connections(world: World) -> None:
         held = [socket.create_connection(where, 10) for _ in range(3)]
         refused = exchange(where, request())
         held.pop().close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while status_of(served := exchange(where, request(more="Connection: close\r\n"))) != 200:
             assert time.monotonic() < deadline
         return [refused, served]
@@ -328,7 +329,7 @@ async def idle_seconds(world: World) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.sendall(FIRST)
             while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == 1:  # TCP_ESTABLISHED
-                assert time.monotonic() - begin < 15
+                assert time.monotonic() - begin < 40
                 time.sleep(0.05)  # a poll of the connection's state: reading is what must not happen here
             return time.monotonic() - begin
 
@@ -350,9 +351,9 @@ async def idle_seconds(world: World) -> None:
         burst = 0
         answer, seconds = await timed(world.inside(exchange, where, FIRST))
         assert answer == b"RESET"
-        assert 0.9 < seconds < 3
+        assert 0.9 < seconds < DEFAULTS["idle_seconds"]
         burst = 700_000
-        assert await world.inside(stop_reading, where) < 8
+        assert await world.inside(stop_reading, where) < DEFAULTS["idle_seconds"]
         ends = [(one["reason"], one["detail"]) for one in world.records("close")]
         assert ends == [
             ("idle_timeout", "idle for 1 s"),
@@ -361,10 +362,10 @@ async def idle_seconds(world: World) -> None:
         async with world.origin(stop_sending):
             answer, seconds = await timed(world.inside(between_requests, await at(world)))
             assert answer == b"HTTP/1.1 200"
-            assert seconds < 3
+            assert seconds < DEFAULTS["idle_seconds"]
             answer, seconds = await timed(world.inside(exchange, await at(world), request()))
             assert answer.endswith(b"halfRESET")
-            assert seconds < 3
+            assert seconds < DEFAULTS["idle_seconds"]
 
 
 async def half_closed_seconds(world: World) -> None:
@@ -375,7 +376,7 @@ async def half_closed_seconds(world: World) -> None:
     async with world.broker(limit("half_closed_seconds", 0.5), fixed=FIXED), world.origin(behave, port=443):
         answer, seconds = await timed(world.inside(exchange, await at(world, 443), FIRST, end=True))
         assert answer == b"RESET"
-        assert 0.4 < seconds < 3
+        assert 0.4 < seconds < DEFAULTS["half_closed_seconds"]
         assert reasons(world)[-1] == "idle_timeout"
 
 
@@ -397,14 +398,14 @@ async def stalled_write_seconds(world: World) -> None:
             sock.sendall(request())
             begin = time.monotonic()
             while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == 1:  # TCP_ESTABLISHED
-                assert time.monotonic() - begin < 15
+                assert time.monotonic() - begin < 40
                 time.sleep(0.05)  # as above
             return read_all(sock)[-5:]
 
     async with world.broker(limit("stalled_write_seconds", 1), fixed=FIXED), world.origin(behave):
         answer, seconds = await timed(world.inside(stop_reading, await at(world)))
         assert answer == b"RESET"
-        assert seconds < 8
+        assert seconds < DEFAULTS["stalled_write_seconds"]
         (close,) = world.records("close")
         assert (close["reason"], close["detail"]) == ("idle_timeout", "the client does not take its response")
 

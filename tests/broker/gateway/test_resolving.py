@@ -111,7 +111,7 @@ async def test_a_name_that_does_not_resolve_is_a_failure_and_never_hangs(world: 
     async with world.broker(RULES):
         begin = time.monotonic()
         answers = await asyncio.gather(*(world.inside(get, name) for name in FAILURES))
-        assert time.monotonic() - begin < 2 + 5
+        assert time.monotonic() - begin < 20
         for (name, (status, reasons)), answer in zip(FAILURES.items(), answers, strict=True):
             assert answer.startswith(f"HTTP/1.1 {status} ".encode()), (name, answer[:200])
             (record,) = [one for one in world.records("close") if one["authority"].startswith(name)]

@@ -15,6 +15,7 @@ import pytest
 
 from broker.policy.addresses import Address
 from broker.policy.authority import Authority
+from broker.policy.limits import DEFAULTS
 from broker.policy.names import parse_host_name
 from tests.broker.gateway.world import PUBLIC, World, in_world, look_up, read_all
 
@@ -233,10 +234,10 @@ async def test_idle_and_half_closed_tunnels_end_with_their_reason(world: World) 
         where = await address(world)
         end, seconds = await world.inside(idle, where)
         assert end == b"RESET"
-        assert 0.9 < seconds < 3
+        assert 0.9 < seconds < DEFAULTS["idle_seconds"]
         end, seconds = await world.inside(half_closed, where)
         assert end == b"RESET"
-        assert 0.4 < seconds < 3
+        assert 0.4 < seconds < DEFAULTS["half_closed_seconds"]
         assert [close["reason"] for close in world.records("close")] == ["idle_timeout", "idle_timeout"]
 
 
