@@ -12,7 +12,7 @@ from broker.control.config import GrantLimits
 from broker.control.faults import Fault, RulesError
 from broker.control.schema import IssueGrant
 from broker.policy.allows import parse_allow
-from broker.policy.grant_rules import parse_grant_rules
+from broker.policy.grant_rules import MAX_RULES, parse_grant_rules
 from broker.policy.grants import Budgets, uncovered
 from broker.policy.hosts import HostPattern
 from broker.policy.problems import Mistake, PolicyError, quote
@@ -105,6 +105,9 @@ def _expand(allow: Sequence[str], policy: Policy) -> list[dict[str, Any]]:
             # Without a port both of the web's are asked for, and one is enough.
             port = 443 if ports == _WEB else min(ports)
             missing += uncovered([Rule(name=f"allow-{index + 1}", hosts=(host,), ports=frozenset({port}))], policy)
+        if len(documents) + len(found) > MAX_RULES:
+            detail = f"The policy has more than {MAX_RULES} rules for these hosts: give rules."
+            raise ApiError(Fault.INVALID_FIELD, detail, field=f"allow[{index}]")
         for number, (rule, port) in enumerate(found, 1):
             documents.append(rule_document(rule, f"allow-{index + 1}-{number}", host, port))
     if missing:

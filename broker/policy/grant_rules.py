@@ -15,6 +15,7 @@ from broker.policy.schema import RULE_KEYS, UPSTREAM_KEYS, read_rule, refuse_dup
 _SERVERS: Final = frozenset({"preset", "enforce", "allow_public_suffix", *UPSTREAM_KEYS})
 GRANT_RULE_KEYS: Final = tuple(key for key in RULE_KEYS if key not in _SERVERS)
 MAX_RULES: Final = 1000
+MAX_ENTRIES: Final = 10_000  # of all lists of all rules: each is compared with the policy while the broker waits
 
 
 def parse_grant_rules(document: object, *, source: str = "rules") -> tuple[Rule, ...]:
@@ -25,6 +26,12 @@ def parse_grant_rules(document: object, *, source: str = "rules") -> tuple[Rule,
         )
     if len(document) > MAX_RULES:
         raise PolicyError(source, [Problem(found=f"{len(document)} rules", expected=f"at most {MAX_RULES}")])
+    entries = sum(
+        len(value) for item in document if isinstance(item, dict) for value in item.values() if isinstance(value, list)
+    )
+    if entries > MAX_ENTRIES:
+        found = f"{entries} hosts, ports, methods, paths, parameters and addresses"
+        raise PolicyError(source, [Problem(found=found, expected=f"at most {MAX_ENTRIES} in a grant")])
     findings = Findings()
     texts = []
     for number, item in enumerate(document, 1):

@@ -5,9 +5,9 @@ whether a budget is used up. Counts nothing itself and reads no clock: `Usage` i
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 from broker.policy.hosts import HostPattern
 from broker.policy.paths import PathPattern
@@ -17,6 +17,9 @@ from broker.policy.rules import Action, Network, Policy, Rule, RuleIndex, index_
 
 GrantId = NewType("GrantId", str)
 CallId = NewType("CallId", str)
+
+MAX_COMBINATIONS: Final = 20_000
+"""Of host, port, method, path and address: so many are compared one by one before a grant counts as not covered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +152,20 @@ def uncovered(rules: Sequence[Rule], policy: Policy, most: int = 20) -> list[str
     """Return what of a grant's rules the policy does not allow, a line a part, at most `most`; `[]`: all covered.
 
     Each combination of host, port, method, path and address has to be allowed by one allow rule of the policy, and not
-    be denied as a whole by one of its deny rules. Deny rules of a grant only narrow it and need no cover.
+    be denied as a whole by one of its deny rules. Deny rules of a grant only narrow it and need no cover. Combinations
+    are only gone through where no single rule of the policy covers all of a host, and only so many of them.
     """
     missing: list[str] = []
+    left = MAX_COMBINATIONS
     for rule in rules:
-        for part in _parts(rule) if rule.action is Action.ALLOW else ():
+        for part in _doubtful_parts(rule, policy) if rule.action is Action.ALLOW else ():
+            left -= 1
             why = _why_uncovered(part, policy)
+            if left < 0:
+                why = f"one of more than {MAX_COMBINATIONS} combinations that no single rule of the policy covers"
             if why is not None:
                 missing.append(f"{part}: {why}")
-            if len(missing) >= most:
+            if len(missing) >= most or left < 0:
                 return missing
     return missing
 
@@ -165,24 +173,57 @@ def uncovered(rules: Sequence[Rule], policy: Policy, most: int = 20) -> list[str
 def covered_by(policy_rule: Rule, grant_rule: Rule) -> bool:
     """Tell whether one allow rule of a policy provably allows everything that a grant's rule allows."""
     return all(
-        any(pattern.covers(part.host) for pattern in policy_rule.hosts) and _misses(policy_rule, part) is None
-        for part in _parts(grant_rule)
+        any(pattern.covers(host) for pattern in policy_rule.hosts) for host in grant_rule.hosts
+    ) and _covers_requests(policy_rule, grant_rule)
+
+
+def _doubtful_parts(rule: Rule, policy: Policy) -> Iterator[_Part]:
+    """Return the parts at the hosts that no single rule of the policy covers, or that a deny rule may touch."""
+    asked: dict[int, bool] = {}  # the rules of a policy are few beside the hosts of a long list
+    for host in rule.hosts:
+        whole = False
+        for one in policy.allow.covering(host):
+            if id(one) not in asked:
+                asked[id(one)] = _covers_requests(one, rule)
+            if asked[id(one)]:
+                whole = True
+                break
+        if not whole or any(_denies_whole(deny, rule.ports) for deny in policy.deny.covering(host)):
+            yield from _parts(rule, host)
+
+
+def _denies_whole(deny: Rule, ports: frozenset[int] | None) -> bool:
+    """Whether a deny rule of the policy takes all of a host on one of these ports."""
+    if not deny.enforce or deny.judges_requests:
+        return False
+    return deny.ports is None or ports is None or not deny.ports.isdisjoint(ports)
+
+
+def _covers_requests(rule: Rule, wanted: Rule) -> bool:
+    """Whether a rule of the policy, at hosts of its own, covers all ports, methods, paths, … of a grant's rule."""
+    # Each dimension by itself: the first part that has it stands for all of its combinations.
+    first = next(_parts(wanted, wanted.hosts[0]))
+    return (
+        (rule.ports is None or (wanted.ports is not None and wanted.ports <= rule.ports))
+        and (rule.methods is None or (wanted.methods is not None and wanted.methods <= rule.methods))
+        and all(_misses(rule, replace(first, port=port)) is None for port in wanted.ports or (None,))
+        and all(_path_covered(rule.paths, path) for path in wanted.paths or ())
+        and all(any(_contains(wide, narrow) for wide in rule.addresses) for narrow in wanted.addresses)
     )
 
 
-def _parts(rule: Rule) -> Iterator[_Part]:
+def _parts(rule: Rule, host: HostPattern) -> Iterator[_Part]:
     methods = sorted(rule.methods) if rule.methods is not None else [None]
-    for host in rule.hosts:
-        for port in sorted(rule.ports) if rule.ports is not None else [None]:
-            for method in methods:
-                for path in rule.paths if rule.paths is not None else (None,):
-                    for address in rule.addresses or (None,):
-                        yield _Part(host=host, port=port, method=method, path=path, address=address, rule=rule)
+    for port in sorted(rule.ports) if rule.ports is not None else [None]:
+        for method in methods:
+            for path in rule.paths if rule.paths is not None else (None,):
+                for address in rule.addresses or (None,):
+                    yield _Part(host=host, port=port, method=method, path=path, address=address, rule=rule)
 
 
 def _why_uncovered(part: _Part, policy: Policy) -> str | None:
     for deny in policy.deny.covering(part.host):
-        if deny.enforce and not deny.judges_requests and (deny.ports is None or part.port in deny.ports):
+        if _denies_whole(deny, None if part.port is None else frozenset({part.port})):
             return f"denied by the policy's rule {deny.name}"
     closest = (-1, "no rule of the policy allows this host")
     for rule in policy.allow.covering(part.host):

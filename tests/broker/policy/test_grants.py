@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.policy.decide import Allowed, decide
-from broker.policy.grant_rules import GRANT_RULE_KEYS, MAX_RULES, parse_grant_rules
+from broker.policy.grant_rules import GRANT_RULE_KEYS, MAX_ENTRIES, MAX_RULES, parse_grant_rules
 from broker.policy.grants import (
     Budgets,
     CallId,
@@ -128,6 +128,27 @@ def test_every_uncovered_part_is_listed_up_to_a_bound() -> None:
 
 def test_an_empty_policy_covers_nothing() -> None:
     assert uncovered(parse_grant_rules([BASE]), policy_of(""))
+
+
+def test_a_grant_of_very_many_combinations_is_judged_without_going_through_them() -> None:
+    many = range(2000)
+    everything = {
+        "hosts": [f"h{n}.pkg.example" for n in many],
+        "methods": [f"M{n}" for n in many],
+        "paths": [f"/p{n}" for n in many],
+        "addresses": [f"10.0.{n // 256}.{n % 256}" for n in many],
+    }
+    text = '[[rule]]\nname = "wide"\naction = "allow"\nhosts = ["*.pkg.example"]\naddresses = ["10.0.0.0/8"]'
+    grant = parse_grant_rules([{**BASE, **everything}])
+    assert uncovered(grant, policy_of(text)) == []
+    # No one rule covers it: what cannot be compared in time is not covered.
+    half = f'{text}\nmethods = ["M1"]\n{text.replace("wide", "rest")}\nmethods = {[f"M{n}" for n in many if n != 1]}'
+    missing = uncovered(grant, policy_of(half))
+    assert len(missing) == 1
+    assert "combinations" in missing[0]
+    # A denial of one host is still seen.
+    denied = f'{text}\n[[rule]]\nname = "bad"\naction = "deny"\nhosts = ["h1999.pkg.example"]'
+    assert "denied by the policy's rule bad" in uncovered(grant, policy_of(denied))[0]
 
 
 def test_covered_by_asks_one_rule_alone() -> None:
@@ -283,6 +304,7 @@ def test_a_grant_always_expires(expiry: float) -> None:
         ([{"name": "g", "hosts": ["api.example.com"]}], "action is missing"),
         ([BASE, BASE], "used twice"),
         ([BASE] * (MAX_RULES + 1), "at most"),
+        ([{**BASE, "paths": [f"/{n}" for n in range(MAX_ENTRIES)]}], "at most"),
         ([{**BASE, "tls": "splice", "paths": ["/x"]}], "splice"),
     ],
 )
