@@ -168,7 +168,7 @@ def _become_bwrap(child: _Child) -> NoReturn:
         moved = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER) for number, fd in child.stdio.items()}
         for number, fd in moved.items():
             os.dup2(fd, number)
-        _inherit_only(child.keep | set(child.stdio))
+        kernel.inherit_only(child.keep | set(child.stdio))
         _limit(child.rlimits)
         os.umask(os.umask(NEVER_BY_OTHERS) | NEVER_BY_OTHERS)
         os.chdir("/")  # the caller's directory may be one that the serving user cannot read
@@ -180,15 +180,6 @@ def _become_bwrap(child: _Child) -> NoReturn:
         with contextlib.suppress(OSError):
             os.write(2, f"wicketgate: bubblewrap could not be started: {error}\n".encode())
     os._exit(125)
-
-
-def _inherit_only(keep: set[int]) -> None:
-    for number in (0, 1, 2):
-        os.set_inheritable(number, True)
-    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  after a fork: nothing fancy
-        if fd > 2:
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself
-                os.set_inheritable(fd, fd in keep)
 
 
 def _limit(rlimits: tuple[tuple[int, int, int], ...]) -> None:
@@ -268,7 +259,7 @@ def _join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # nobody in there may read what this interpreter has in memory
         for number, fd in entry.stdio.items():
             os.dup2(fd, number)
-        _inherit_only(set())
+        kernel.inherit_only(set())
         flags = _different_namespaces(entry.init)
         step = "join the namespaces"
         os.setns(pidfd, flags)

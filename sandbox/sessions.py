@@ -12,7 +12,7 @@ from sandbox.live import Live, Workshop, open_live
 from sandbox.rights import Command, Rights
 from sandbox.runs import Emit, Result, SessionCalls
 
-AT_ONCE = 256
+AT_ONCE = 2048
 _WAITS = Command(argv=("/usr/bin/sleep", "infinity"))
 
 
