@@ -161,12 +161,12 @@ def daemons(directory: Path) -> Iterator[tuple[Watch, dict[str, Any]]]:
             "state of the runner": runner.state,
             "the log": broker.directory / "state" / "audit",
         }
-        _wait_still()
+        wait_still()
         watch = Watch({"broker": broker.process.pid, "runner": runner.process.pid}, places)
         yield watch, {"broker": broker, "runner": runner, "origin": origin}
 
 
-def _wait_still() -> None:
+def wait_still() -> None:
     """Until nothing has started or ended for a moment: a fork on its way to another program is no daemon."""
     seen, since = tree(os.getpid()), time.monotonic()
 
@@ -239,7 +239,7 @@ async def soak(
                 )
                 while (now := time.monotonic() - begin) < seconds and len(seen.times) < cycles:
                     await _cycle(place, seen, acts)
-                    seen.unquiet += not await _quiet(watch, left, patience)
+                    seen.unquiet += not await quiet(watch, left, patience)
                     seen.add(time.monotonic() - begin, watch.sample())
                     if seen.times[-1] < seconds * WARM_SHARE and len(seen.times) <= cycles * WARM_SHARE:
                         seen.warm = len(seen.times)
@@ -248,7 +248,7 @@ async def soak(
     return seen
 
 
-async def _quiet(watch: Watch, left: Callable[[], object], patience: float) -> bool:
+async def quiet(watch: Watch, left: Callable[[], object], patience: float) -> bool:
     """Wait until what was started is gone and what is parked is made; tell whether it is."""
     deadline = time.monotonic() + patience
     before, since = watch.processes(), time.monotonic()
