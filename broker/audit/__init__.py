@@ -1,6 +1,7 @@
 """The audit log: what was asked, what was decided, by which rule, in which tool call.
 
 records.py    the record as a value, its JSON form (pure)
+encoding.py   the same form, put together from known parts (pure)
 redaction.py  what is taken out of a record before it is written (pure)
 escaping.py   bounds and control characters (pure)
 chain.py      the hash chain and its checkpoints (pure)

@@ -8,7 +8,7 @@ from broker.audit.errors import AuditUnavailable
 from broker.audit.log import Counts
 from broker.audit.records import Event, Kind, Plane, Record, Verdict
 from broker.gateway.flood import WINDOW_SECONDS, Flood
-from broker.policy.decide import Allowed, Denied
+from broker.policy.decide import Denied
 from broker.policy.decide import Verdict as Decision
 from broker.policy.reasons import Family, Reason, Refusal
 
@@ -57,14 +57,13 @@ class Recorder:
     def decide(self, about: About, decision: Decision) -> str:
         """Record a verdict; its id is kept in `about` for what follows."""
         about.started = about.started or self.now()
-        match decision:
-            case Allowed(rule=rule, reason=reason, would=would):
-                about.rule = rule.name
-                detail = f"would be denied: {would.reason}: {would.detail}" if would else ""
-                return self._write(_DECISION, about, _ALLOW, reason, detail)
-            case Denied(reason=reason, rule=denying, detail=detail):
-                about.rule = denying.name if denying else ""
-                return self._write(Kind.DECISION, about, Verdict.DENY, reason, detail)
+        if isinstance(decision, Denied):
+            about.rule = decision.rule.name if decision.rule else ""
+            return self._write(_DECISION, about, Verdict.DENY, decision.reason, decision.detail)
+        about.rule = decision.rule.name
+        would = decision.would
+        detail = f"would be denied: {would.reason}: {would.detail}" if would else ""
+        return self._allow(about, decision.reason, detail)
 
     def refuse(self, about: About, refusal: Refusal) -> str:
         """Record input that was refused, or a failure before or after an allow."""
@@ -102,6 +101,32 @@ class Recorder:
         )
         self.append(record)
 
+    def _allow(self, about: About, reason: Reason, detail: str) -> str:
+        """`_write` for what nearly every record begins with; what goes wrong here must not go on."""
+        identity = self.append(
+            Record(
+                kind=_DECISION,
+                ref=about.record,
+                session=self.session,
+                call=self.call,
+                grant=self.grant,
+                policy=self.policy,
+                plane=about.plane,
+                wanted=about.wanted,
+                scheme=about.scheme,
+                authority=about.authority,
+                method=about.method,
+                path=about.path,
+                verdict=_ALLOW,
+                reason=reason,
+                rule=about.rule,
+                detail=detail,
+            )
+        )
+        self.counts.allowed += 1
+        about.record = about.record or identity
+        return identity
+
     def _write(  # noqa: PLR0913
         self,
         kind: Kind,
@@ -136,19 +161,18 @@ class Recorder:
             duration_ms=0.0 if kind is _DECISION else int((self.now() - about.started) * 10_000) / 10,
             status=status,
         )
-        refusal = verdict is not Verdict.ALLOW and not about.record  # nothing was allowed before
+        refusal = not about.record  # nothing was allowed before
         identity = self._flood.hold(record, self.now()) if refusal else None
         if identity is None:
             try:
                 identity = self.append(record)
             except AuditUnavailable:
-                if verdict is Verdict.ALLOW:
-                    raise
                 return ""  # a refusal stands without a record; the log itself counts what it had to turn away
             if refusal:
                 self._flood.wrote(record, identity)
                 self._tell_later()
-        self.counts.add(record)
+        if verdict is not None:
+            self.counts.add(record)
         about.record = about.record or identity
         return identity
 
