@@ -23,6 +23,10 @@ FORMAT_VERSION: Final = 1
 _TABLES: Final = ("version", "egress", "limits", "rule")
 _TABLE_ALIASES: Final = {"rules": "[[rule]]", "limit": "[limits]", "allow": "[[rule]]", "deny": "[[rule]]"}
 _EGRESS_KEYS: Final = ("enabled", "mode", "require_grant")
+_MODE_WORDS: Final = {
+    **dict.fromkeys(("monitor", "audit", "log", "learn", "permissive", "warn", "report"), "observe"),
+    **dict.fromkeys(("block", "strict", "on", "enforcing"), "enforce"),
+}
 _EGRESS_ALIASES: Final = {"enable": "enabled", "on": "enabled", "grant": "require_grant"}
 
 
@@ -44,7 +48,7 @@ def parse_policy(text: str, *, source: str, machine: Machine | None = None, advi
     egress = Section(_table(top, "egress"), "[egress]", ("egress",), findings)
     egress.refuse_unknown(_EGRESS_KEYS, _EGRESS_ALIASES)
     enabled = egress.flag("enabled", default=False)
-    mode = egress.choice("mode", Mode, Mode.ENFORCE)
+    mode = egress.choice("mode", Mode, Mode.ENFORCE, _MODE_WORDS)
     require_grant = egress.flag("require_grant", default=False)
     if advise:
         note_shared_hosts(texts, findings)
@@ -72,6 +76,9 @@ def _digest(text: str, rules: Sequence[RuleText]) -> str:
 
 def parse_toml(text: str, source: str) -> dict[str, object]:
     """Parse a text as TOML; `source` names it. Raises `PolicyError` with the line."""
+    if text.startswith("\ufeff"):
+        mark = Problem(line=1, found="not TOML: the text begins with a byte order mark", expected="UTF-8 without one")
+        raise PolicyError(source, [mark])
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -98,6 +98,10 @@ def _refuse_foreign_forms(text: str) -> None:
         raise Mistake(f"{shown} is empty", "a host name, *.name, ?.name or an address")
     if text != text.strip():
         raise Mistake(f"{shown} has blanks around it", "the host alone", quote(text.strip()))
+    several = re.split(r"[\s,;|]+", text)
+    if len(several) > 1:
+        cure = ", ".join(map(quote, several)) if all("." in one for one in several) else None
+        raise Mistake(f"{shown} holds several hosts", "one host an entry, without blanks", cure)
     if "://" in text:
         raise Mistake(f"{shown} is a URL", "the host alone; ports and paths have keys of their own", quote(_bare(text)))
     if "@" in text or "/" in text:

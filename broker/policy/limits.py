@@ -69,7 +69,14 @@ def check_limit(name: str, value: object) -> None:
     # The comparison is false for NaN too.
     if not number or not low <= cast(float, value) <= high:
         unit = "a whole number" if whole else "a number of seconds"
-        raise Mistake(f"{name} is {quote(value)}", f"{unit} from {low:g} to {high:g}", f"{name} = {default:g}")
+        raise Mistake(
+            f"{name} is {quote(value)}", f"{unit} from {_plain(low)} to {_plain(high)}", f"{name} = {_plain(default)}"
+        )
+
+
+def _plain(number: float) -> str:
+    """As a file spells it: never 1.04858e+06."""
+    return str(int(number)) if number == int(number) else str(number)
 
 
 DEFAULTS: Final[dict[str, int | float]] = {field.name: cast(float, field.default) for field in fields(Limits)}

@@ -126,7 +126,7 @@ def path_fault(path: str) -> str | None:
         ("it holds a backslash", "\\" in path),
         ("it holds a parameter (;)", ";" in path),
         ("it holds an empty segment (//)", "//" in path),
-        ("it holds a dot segment", any(segment in {".", ".."} for segment in path.split("/"))),
+        ("it holds a dot segment", any(map(_is_dots, path.split("/")))),
     ):
         if present:
             return fault
@@ -137,6 +137,11 @@ def path_fault(path: str) -> str | None:
             else "it holds a character that needs an escape"
         )
     return escape_fault(path)
+
+
+def _is_dots(segment: str) -> bool:
+    """Whether a segment is `.` or `..`, to servers that drop blanks at its ends too."""
+    return segment.replace("%20", "") in {".", ".."}
 
 
 def escape_fault(text: str) -> str | None:
@@ -164,7 +169,14 @@ def _unicode_fault(text: str) -> str | None:
     return None
 
 
+# Best-fit tables of single-byte and East Asian code pages (CP1252, CP932, CP949, …) turn these into a slash or a
+# backslash, which normalisation does not tell.
+_SLASHES_TO_SOME: Final = frozenset("\u2044\u2215\u2216\u29f5\u29f8\u29f9\u2571\u2572\u00a5\u20a9")
+
+
 def _stays_foreign(char: str) -> bool:
+    if char in _SLASHES_TO_SOME:
+        return False
     folded = unicodedata.normalize("NFKC", char)
     return not any(ord(part) < 0x80 for part in folded)
 

@@ -84,8 +84,10 @@ class Section:
         self.wrong(Mistake(f"{key} is {quote(value)}", "true or false, without quotes", f"{key} = {word}"), key)
         return default
 
-    def choice[E: Enum](self, key: str, kind: type[E], default: E | None = None) -> E | None:
-        """Read one of the words of a closed set."""
+    def choice[E: Enum](
+        self, key: str, kind: type[E], default: E | None = None, aliases: Mapping[str, str] | None = None
+    ) -> E | None:
+        """Read one of the words of a closed set. `aliases`: other programs' words for them."""
         if key not in self.values:
             return default
         value = self.values[key]
@@ -93,7 +95,7 @@ class Section:
             with suppress(ValueError):
                 return kind(value)
         words = [str(member.value) for member in kind]
-        meant = closest(value, words) if isinstance(value, str) else None
+        meant = (aliases or {}).get(value.casefold()) or closest(value, words) if isinstance(value, str) else None
         expected = "one of " + ", ".join(quote(word) for word in words)
         self.wrong(Mistake(f"{key} is {quote(value)}", expected, f'{key} = "{meant}"' if meant else None), key)
         return default

@@ -58,6 +58,14 @@ _ALIASES: Final = {
     "client_certificate": "upstream_certificate",
     "client_key": "upstream_key",
 }
+_ACTION_WORDS: Final = {
+    **dict.fromkeys(("block", "reject", "drop", "refuse", "forbid"), "deny"),
+    **dict.fromkeys(("permit", "accept", "pass", "grant"), "allow"),
+}
+_PLANE_WORDS: Final = {
+    **dict.fromkeys(("passthrough", "pass", "tunnel", "bypass", "opaque", "none", "off"), "splice"),
+    **dict.fromkeys(("intercept", "terminate", "decrypt", "bump", "mitm", "on"), "inspect"),
+}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,32}")  # RFC 9110 §5.6.2
 _STANDARD: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -112,7 +120,7 @@ def read_rule(
 
 
 def _read_parts(section: Section, keys: tuple[str, ...]) -> dict[str, object]:
-    action = section.choice("action", Action)
+    action = section.choice("action", Action, aliases=_ACTION_WORDS)
     if "action" not in section.values:
         section.wrong(Mistake("action is missing", 'one of "allow", "deny"', 'action = "allow"'))
     deny = action is Action.DENY
@@ -128,7 +136,7 @@ def _read_parts(section: Section, keys: tuple[str, ...]) -> dict[str, object]:
         "methods": _read_methods(section),
         "paths": section.parsed("paths", "paths", 'paths = ["/v1/**"]', parse_path_pattern),
         "query": _read_query(section, deny),
-        "tls": section.choice("tls", TlsMode, TlsMode.INSPECT),
+        "tls": section.choice("tls", TlsMode, TlsMode.INSPECT, _PLANE_WORDS),
         "addresses": _read_addresses(section),
         "websocket": section.flag("websocket", default=False),
         "enforce": section.flag("enforce", default=True),
@@ -243,6 +251,11 @@ def _read_methods(section: Section) -> frozenset[str] | None:
 def _parse_method(text: str) -> str:
     if text in {"*", "ANY", "any", "ALL", "all"}:
         raise Mistake(f"method {quote(text)}", "method names; without the key methods, any method is meant")
+    several = re.split(r"[\s,;|]+", text.strip())
+    if len(several) > 1 and all(one.upper() in _STANDARD for one in several):
+        raise Mistake(
+            f"method {quote(text)} holds several methods", "one method an entry", ", ".join(map(quote, several))
+        )
     if not _TOKEN.fullmatch(text):
         raise Mistake(
             f"method {quote(text)}",
