@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from sandbox import census
 from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
 from sandbox.construct import Built, Ground, build
@@ -76,6 +77,16 @@ class Live:
         """Stop it, and wait until it is undone."""
         self.stop()
         return await asyncio.shield(self.done)
+
+    def count(self) -> census.Census:
+        """Its processes. Raises LaunchError."""
+        try:
+            return census.count(self.built.init)
+        except OSError as error:
+            cause = f"The session's processes cannot be counted ({error.strerror})."
+            raise LaunchError(
+                Code.SANDBOX_FAILED, cause, "Try again; start a new one if that does not help."
+            ) from error
 
     def enter(self, argv: tuple[str, ...], stdio: Mapping[int, int], *, directory: str = "") -> Child:
         """Start a further command in it. Raises LaunchError."""

@@ -69,7 +69,7 @@ async def _end_alone(live: Live) -> None:
 
 @dataclass(slots=True)
 class SessionCalls:
-    """The calls that run in one session at the moment, by the pid of their first process."""
+    """The calls that run in one session at the moment, by the sandbox's number of their first process."""
 
     live: Live
     roots: set[int] = field(default_factory=set)
@@ -78,32 +78,33 @@ class SessionCalls:
         """Run a command in the session. What it leaves in the background stays; a stop ends that, too."""
         live = self.live
         streams = Streams(command.stdin, Budget(live.rights.limits.output_bytes))
-        before = census.count(live.built.init)
         try:
+            before = live.count()
             child = live.enter(command.argv, streams.stdio, directory=command.directory)
         except BaseException:
             streams.abandon()
             raise
-        self.roots.add(child.pid)
+        root = census.number_inside(child.pid)
+        self.roots.add(root)
         over: list[bool] = []
         watched = _Watched(
             child=child,
             session=live.id,
             shared=True,
             ask=partial(child.send, 15),
-            end=partial(self._end, before, child, over),
+            end=partial(self._end, before, root, over),
         )
         try:
             code, timed_out = await _attend(watched, streams, emit, command.limit(live.rights))
         except BaseException:
-            await finish(self._end(before, child, over))
+            await finish(self._end(before, root, over))
             raise
         finally:
-            self.roots.discard(child.pid)
+            self.roots.discard(root)
         return Result(code=code, timed_out=timed_out, dropped=streams.budget.dropped, session_ended=bool(over))
 
-    async def _end(self, before: census.Census, child: Child, over: list[bool]) -> None:
-        others = lambda: self.roots - {child.pid}  # noqa: E731
+    async def _end(self, before: census.Census, root: int, over: list[bool]) -> None:
+        others = lambda: self.roots - {root}  # noqa: E731
         if not await census.end_newcomers(before, self.live.built.init, others):
             over.append(True)  # faster than we can count: nothing less stops it
             await self.live.close()

@@ -93,9 +93,14 @@ class Marks:
 class _Attempt:
     terminal: TerminalSession
     marks: Marks
-    shell: int  # the runner's number of it
+    shell: int  # the sandbox's number of it, as all numbers here
     before: census.Census
     copier: Child | None = None
+    copying: int = 0  # the copier's number
+
+    def is_in_front(self) -> bool:
+        """Whether the shell itself reads what is typed."""
+        return census.is_in_front(self.terminal.live.built.init, self.shell)
 
     @property
     def place(self) -> str:
@@ -118,6 +123,7 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
         streams = Streams(b"", Budget(UNBOUNDED))
         try:
             attempt.copier = terminal.live.enter(("/usr/bin/cat", f"{attempt.place}/shown"), streams.stdio)
+            attempt.copying = census.number_inside(attempt.copier.pid)
         except BaseException:
             streams.abandon()
             raise
@@ -148,11 +154,10 @@ def _drain(streams: Streams) -> asyncio.Task[None]:
 
 async def _begin(terminal: TerminalSession, command: str) -> _Attempt:
     state = await terminal.look()
-    shell = census.find_inside(terminal.live.built.init, state.pid)
-    if shell is None or not census.is_in_front(shell):
+    if not census.is_in_front(terminal.live.built.init, state.pid):
         raise Busy("a program has the terminal; send it keys, or wait for its end")
     marks = Marks(secrets.token_hex(16), Budget(terminal.live.rights.limits.output_bytes))
-    attempt = _Attempt(terminal=terminal, marks=marks, shell=shell, before=census.count(terminal.live.built.init))
+    attempt = _Attempt(terminal=terminal, marks=marks, shell=state.pid, before=terminal.live.count())
     prepare = ("/bin/bash", "-c", _PREPARE, "bash", attempt.place, attempt.script())
     answer = await terminal.client(prepare, command.encode())
     if answer.code:
@@ -190,7 +195,7 @@ async def _wait_for_code(attempt: _Attempt, seconds: float) -> int | None:
     while (left := deadline - loop.time()) > 0 and not attempt.terminal.has_ended:
         word = await _next_mark(attempt, left)
         # Only the shell's own mark counts: a program in the foreground may print what it likes.
-        if word is not None and word.isdigit() and census.is_in_front(attempt.shell):
+        if word is not None and word.isdigit() and attempt.is_in_front():
             return int(word)
     return None
 
@@ -220,22 +225,21 @@ async def _end(attempt: _Attempt) -> bool:
     at_prompt = await _is_at_prompt(attempt, INTERRUPT_SECONDS)
     deadline = asyncio.get_running_loop().time() + KILL_SECONDS
     while not at_prompt and asyncio.get_running_loop().time() < deadline:
-        census.kill(_newcomers(attempt, init))
+        census.kill(init, _newcomers(attempt))
         at_prompt = await _has_mark(attempt, "prompt", 0.1)
     if not at_prompt:
         await _replace_shell(attempt)
-    spared = attempt.copier.pid if attempt.copier is not None else 0
     ended = await census.end_newcomers(
-        attempt.before, init, lambda: {spared}, () if not at_prompt else (attempt.shell,)
+        attempt.before, init, lambda: {attempt.copying}, () if not at_prompt else (attempt.shell,)
     )
     if not ended:
         await terminal.live.close()
     return not at_prompt
 
 
-def _newcomers(attempt: _Attempt, init: int) -> set[int]:
-    spared = () if attempt.copier is None else (attempt.copier.pid,)
-    return census.newcomers(attempt.before, census.count(init), {init, attempt.shell}, spared)
+def _newcomers(attempt: _Attempt) -> set[int]:
+    now = attempt.terminal.live.count()
+    return census.newcomers(attempt.before, now, {census.FIRST, attempt.shell}, {attempt.copying})
 
 
 async def _is_at_prompt(attempt: _Attempt, seconds: float) -> bool:
@@ -251,7 +255,7 @@ async def _has_mark(attempt: _Attempt, wanted: str, seconds: float) -> bool:
     deadline = loop.time() + seconds
     while (left := deadline - loop.time()) > 0:
         word = await _next_mark(attempt, left)
-        if word is not None and (word == wanted or word.isdigit()) and census.is_in_front(attempt.shell):
+        if word is not None and (word == wanted or word.isdigit()) and attempt.is_in_front():
             return True
     return False
 
@@ -259,6 +263,6 @@ async def _has_mark(attempt: _Attempt, wanted: str, seconds: float) -> bool:
 async def _replace_shell(attempt: _Attempt) -> None:
     terminal = attempt.terminal
     await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "on"))
-    census.kill({attempt.shell, *_newcomers(attempt, terminal.live.built.init)})
+    census.kill(terminal.live.built.init, {attempt.shell, *_newcomers(attempt)})
     await terminal.ask(tmux.replace_shell(terminal.live.built.directory))
     await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "off"))

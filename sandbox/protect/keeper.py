@@ -110,8 +110,10 @@ def _be_keeper(connection: socket.socket, last: Callable[[], None] | None) -> No
         os.chdir("/")
         _take_rights()
         kept = _Kept()
-        while _listen(connection, kept):
-            pass
+        with select.epoll() as poll:  # what waits for many sandboxes must not ask about all of them each time
+            poll.register(connection, select.EPOLLIN)
+            while _listen(connection, kept, poll):
+                pass
         _end_sandboxes(kept.sandboxes)
         for kept_hold, found in kept.holds.values():
             _end_hold(kept_hold, found)
@@ -134,20 +136,20 @@ def _take_rights() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _listen(connection: socket.socket, kept: _Kept) -> bool:
-    """Wait for one thing to happen; False when the server has gone. Raises what the keeper must end for."""
-    poll = select.poll()
-    for fd in (connection.fileno(), *kept.sandboxes):
-        poll.register(fd, select.POLLIN)
+def _listen(connection: socket.socket, kept: _Kept, poll: select.epoll) -> bool:
+    """Wait for something to happen; False when the server has gone. Raises what the keeper must end for."""
     ready = {fd for fd, _ in poll.poll()}
     for fd in ready & kept.sandboxes:  # it has ended
         kept.sandboxes.discard(fd)
+        poll.unregister(fd)
         os.close(fd)
     if connection.fileno() not in ready:
         return True
     message, descriptors = handoff.receive(connection)
     if message == ANNOUNCED:
-        kept.sandboxes.update(descriptors)
+        for fd in descriptors:
+            kept.sandboxes.add(fd)
+            poll.register(fd, select.EPOLLIN)
     elif message:
         _note(json.loads(message), descriptors, kept)
     return bool(message)
