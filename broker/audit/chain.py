@@ -22,7 +22,8 @@ _TAIL: Final = len(_SEPARATOR) + 64 + len(b'"}')
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line that the log writes about itself.
 
-    In the first line of a file `previous` is the hash before it and `after` the number of records before it. `head` is
+    In the first line of a file `previous` is the hash before it and `after` the number of records before it; in that of
+    a log `beside` is the newest other log of the directory, so that taking that one away leaves a trace. `head` is
     the hash of the line before this one; with `signature` (base64, Ed25519 over `signed_message`) it vouches for every
     line up to there.
     """
@@ -35,6 +36,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     segment: int = 0
     previous: str = ""
     after: int = 0
+    beside: str = ""
     head: str = ""
     key: str = ""
     signature: str = ""
@@ -42,7 +44,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hash: str = ""
 
 
-def opening_line(log: str, segment: int, time: str, previous: str, after: int) -> tuple[bytes, str]:
+def opening_line(  # noqa: PLR0913  (each is one fact about the line)
+    log: str, segment: int, time: str, previous: str, after: int, *, beside: str = ""
+) -> tuple[bytes, str]:
     """Return the first line of a file, and its hash."""
     record_id = f"{log}.{segment}"
     opened = Checkpoint(
@@ -54,6 +58,7 @@ def opening_line(log: str, segment: int, time: str, previous: str, after: int) -
         segment=segment,
         previous=previous,
         after=after,
+        beside=beside,
     )
     return seal(previous, _encode(opened))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from broker.audit.segments import Segment, is_live, list_segments, open_segment
+from broker.audit.segments import Segment, is_live, list_segments, open_segment, parse_segment
 from broker.audit.signing import check_signature
 from broker.audit.verifier import CheckSignature, Fault, Finding, LogVerifier, Position
 
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _CHUNK: Final = 1024 * 1024
+_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """One log: how much of it there is, how much of that a signature vouches for, where it ends."""
+    """One log: how much of it there is, how much of that a signature vouches for, where it ends.
+
+    `beside` is the log that was the newest one when this one began.
+    """
 
     log: str
     files: int
@@ -31,15 +35,21 @@ class LogReport:
     signed_through: int
     head: Position
     live: bool
+    unfinished: bool
+    beside: str
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All logs of a directory. `notes` are not faults: what a reader should know about the limits of this run."""
+    """All logs of a directory. `notes` are not faults: what a reader should know about the limits of this run.
+
+    `absent` are logs that others name and that are not there: disposed of as old, or taken away.
+    """
 
     logs: tuple[LogReport, ...]
     missing: tuple[Finding, ...] = ()
+    absent: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -80,7 +90,10 @@ def verify_directory(directory: int, keys: "Mapping[str, Ed25519PublicKey]", hea
         Finding(file="", line=0, fault=Fault.MISSING_HEAD, detail=f"log {log} was noted earlier and is not there")
         for log in sorted(noted.keys() - seen)
     )
-    return Report(logs=tuple(logs), missing=missing, notes=_notes(logs))
+    absent = tuple(dict.fromkeys(log.beside for log in logs if log.beside and log.beside not in seen))
+    return Report(
+        logs=tuple(logs), missing=missing, absent=absent, notes=(*_notes(logs, absent), *_strangers(directory))
+    )
 
 
 def _verify_log(
@@ -106,6 +119,8 @@ def _verify_log(
         signed_through=verifier.signed_through,
         head=Position(log=verifier.log, number=max(verifier.number, 0), head=verifier.head),
         live=live,
+        unfinished=segments[-1].is_open,
+        beside=verifier.beside,
         findings=findings,
     )
 
@@ -145,7 +160,13 @@ def _lines(descriptor: int) -> Iterator[tuple[bytes, bool]]:
         yield rest, False
 
 
-def _notes(logs: list[LogReport]) -> tuple[str, ...]:
+def _strangers(directory: int) -> list[str]:
+    """A note of each file that looks like a log's and is none by its name: a renamed one is not checked."""
+    names = sorted(name for name in os.listdir(directory) if ".jsonl" in name.lower() and parse_segment(name) is None)
+    return [f"{name!a} has not the name of a log's file and was not checked" for name in names]
+
+
+def _notes(logs: list[LogReport], absent: tuple[str, ...]) -> tuple[str, ...]:
     unsigned = sum(max(0, log.head.number - log.signed_through) for log in logs)
     live = sum(log.live for log in logs)
     notes = []
@@ -153,6 +174,18 @@ def _notes(logs: list[LogReport]) -> tuple[str, ...]:
         notes.append(
             f"{unsigned} record{'s are' if unsigned > 1 else ' is'} behind the last signed checkpoint of the log: "
             "changes there are found by the chain only"
+        )
+    if absent:
+        more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+        notes.append(
+            f"not here any more, and named by the logs that began after them: {', '.join(absent[:_NAMED])}{more}; "
+            "disposed of as old, or taken away"
+        )
+    unfinished = sum(not log.live and log.unfinished for log in logs)
+    if unfinished:
+        notes.append(
+            f"{unfinished} log{'s have' if unfinished > 1 else ' has'} no writer and no end: it died, or the end was "
+            "cut; the next start adds a line that says so"
         )
     if live:
         notes.append(f"{live} log{'s are' if live > 1 else ' is'} being written: a cut at the end cannot be seen yet")

@@ -26,7 +26,7 @@ from broker.audit.errors import AuditKeyError, AuditUnavailable
 from broker.audit.outage import Outage
 from broker.audit.records import Event, Kind, Record, record_from
 from broker.audit.repair import repair_dead
-from broker.audit.segments import Segment
+from broker.audit.segments import Segment, newest_log
 from broker.audit.settings import Counts, LogSettings, SyncPolicy
 from broker.audit.signing import Signer, load_signer
 from broker.audit.writer import FileLost, SegmentWriter
@@ -60,6 +60,7 @@ class AuditLog:
         self._signed_at = settings.monotonic()
         self._started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(settings.clock() // 1_000_000_000))
         self._segments = 0
+        self._beside = ""
         self._file: SegmentWriter | None = None
         self._rotate_at = settings.max_bytes
         self.name = "".join(secrets.choice(_ALPHABET) for _ in range(12))
@@ -84,6 +85,7 @@ class AuditLog:
         log = cls(descriptor, settings or LogSettings(sync=sync, max_bytes=max_bytes))
         try:
             repair_dead(descriptor, log._now)
+            log._beside = newest_log(descriptor)
             log._begin_file()
         except OSError as error:
             os.close(descriptor)
@@ -287,7 +289,8 @@ class AuditLog:
     def _begun(self, file: SegmentWriter) -> SegmentWriter:
         """Write the first line of a new file: it names the hash and the number that the file goes on from."""
         number = file.segment.number
-        line, head = opening_line(self.name, number, self._now(), self._head, self._committed)
+        beside = self._beside if number == 1 else ""
+        line, head = opening_line(self.name, number, self._now(), self._head, self._committed, beside=beside)
         try:
             file.write(line)
             if self._settings.sync is SyncPolicy.ALWAYS:

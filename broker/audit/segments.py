@@ -55,6 +55,18 @@ def list_segments(directory: int, *, any_type: bool = False) -> list[Segment]:
     return sorted(segment for name in names if (segment := parse_segment(name)) is not None)
 
 
+def newest_log(directory: int) -> str:
+    """Return the id of the log that was started last and has a line; empty where there is none."""
+    # Names begin with the start. They are parsed one by one from the end: a long history costs one sorting.
+    for name in sorted(os.listdir(directory), reverse=True):
+        segment = parse_segment(name)
+        if segment is not None:
+            with contextlib.suppress(OSError):  # it has just been finished, or was never begun
+                if os.stat(name, dir_fd=directory, follow_symlinks=False).st_size:
+                    return segment.log
+    return ""
+
+
 def open_segment(directory: int, segment: Segment) -> int:
     """Open a log file for reading under whichever of its two names it has now. Raises `OSError`."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -80,6 +80,7 @@ class LogVerifier:
     findings: list[Finding] = field(default_factory=list)
     records: int = 0
     signed_through: int = 0
+    beside: str = ""
     head: str = GENESIS
     number: int = 0
     _file: str = ""
@@ -167,6 +168,7 @@ class LogVerifier:
             self.number = max(self.number, opened.after)
         if link(opened.previous, body) != stated:
             self._find(1, Fault.CHANGED, "the line does not have the hash it states")
+        self.beside = self.beside or opened.beside
         return True
 
     def _check_next(self, head: _Head, body: bytes, stated: str) -> bool:

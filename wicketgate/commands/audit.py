@@ -219,7 +219,7 @@ def summary_command(state_dir: Path | None, as_json: bool, **values: str | None)
 @_shared_options
 @click.option("--key", "key_file", type=click.Path(path_type=Path), help="Trust this public key (PEM) only.")
 @click.option("--against", type=click.Path(path_type=Path), help="An earlier `verify --json`: its heads must be there.")
-@click.option("--strict", is_flag=True, help="Also fail where a signed checkpoint does not cover a finished log.")
+@click.option("--strict", is_flag=True, help="Also fail where no signed checkpoint covers a log, or a log is gone.")
 def verify_command(
     state_dir: Path | None, as_json: bool, key_file: Path | None, against: Path | None, strict: bool
 ) -> None:
@@ -231,13 +231,13 @@ def verify_command(
             keys = load_public_keys(descriptor) if given is None else given
             report = verify_directory(descriptor, keys, heads)
     unsigned = _uncovered(report) if strict else []
-    ok = report.ok and not unsigned
+    ok = report.ok and not unsigned and not (strict and report.absent)
     if as_json:
         _print_json(
             {"ok": ok, "records": report.records, "findings": report.findings, "unsigned": unsigned, **_plain(report)}
         )
     else:
-        _print_lines(report_lines(report, unsigned))
+        _print_lines(report_lines(report, unsigned, absent=report.absent if strict else ()))
     sys.exit(0 if ok else 1)
 
 

@@ -1,6 +1,6 @@
 """How `wicketgate audit` shows things to people. Text only: no colour, no control characters, one record a line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from broker.audit.chain import Checkpoint
@@ -71,17 +71,19 @@ def summary_lines(rows: list[SummaryRow]) -> Iterator[str]:
         yield f"  {_visible(row.host):{width}} {counts}  {_moment(row.first)} … {_moment(row.last)}"
 
 
-def report_lines(report: Report, unsigned: list[str]) -> Iterator[str]:
+def report_lines(report: Report, unsigned: list[str], *, absent: Sequence[str] = ()) -> Iterator[str]:
     """What the verifier found, one fault a line, then the sum."""
     for finding in report.findings:
         place = f"{finding.file}:{finding.line}: " if finding.file else ""
         yield _visible(f"{place}{finding.fault}: {finding.detail}")
     for log in unsigned:
         yield f"log {log}: unsigned: no signed checkpoint covers its end"
+    for log in absent:
+        yield f"log {log}: gone: a log that began after it names it"
     for note in report.notes:
         yield f"note: {note}"
     files = sum(log.files for log in report.logs)
-    faults = len(report.findings) + len(unsigned)
+    faults = len(report.findings) + len(unsigned) + len(absent)
     outcome = "nothing is wrong" if not faults else f"{faults} fault{'s' if faults > 1 else ''}"
     yield f"{report.records} lines in {files} files of {len(report.logs)} logs: {outcome}"
 

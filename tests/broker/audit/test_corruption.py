@@ -228,3 +228,42 @@ def test_a_link_in_place_of_a_log_is_not_followed(directory: Path, tmp_path: Pat
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
     assert [str(finding.fault) for finding in verify(directory).findings] == ["unreadable"]
+
+
+def test_a_log_that_was_taken_away_is_named_by_the_one_that_began_after_it(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    names = [write_log(directory, 2) for _ in range(3)]
+    assert verify(directory).absent == ()
+    opened = {file.name.split("-")[1]: json.loads(file.read_bytes().splitlines()[0]) for file in files(directory)}
+    taken = next(name for name in names if any(line.get("beside") == name for line in opened.values()))
+    next(file for file in files(directory) if taken in file.name).unlink()
+    report = verify(directory)
+    assert report.ok
+    assert report.absent == (taken,)
+    assert any(taken in note for note in report.notes)
+
+
+def test_a_name_put_in_for_the_log_before_is_found(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    first, second = (write_log(directory, 2) for _ in range(2))
+    named = next(file for file in files(directory) if b'"beside":"' in file.read_bytes())
+    other = first if second in named.name else second
+    named.write_bytes(named.read_bytes().replace(other.encode(), b"000000000000"))
+    assert [finding.fault for finding in verify(directory).findings] == ["changed"]
+
+
+@pytest.mark.parametrize("name", ["audit.jsonl", "20260101T000000Z-aaaaaaaaaaaa-1.jsonl", "LOG.JSONL", "x.jsonl.bak"])
+def test_a_file_under_a_name_of_no_log_is_noted(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "audit"
+    write_log(directory, 2)
+    files(directory)[0].rename(directory / name)
+    assert any(name in note for note in verify(directory).notes)
+
+
+def test_an_end_that_nobody_wrote_is_noted(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    write_log(directory, 5)
+    file = files(directory)[0]
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-3]))
+    file.rename(file.with_name(file.name.replace(".jsonl", ".open.jsonl")))
+    assert any("no writer and no end" in note for note in verify(directory).notes)

@@ -173,6 +173,19 @@ def test_strict_wants_a_signature(tmp_path: Path) -> None:
     assert "unsigned" in result.stdout
 
 
+def test_strict_misses_a_log_that_another_names(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_log(tmp_path / "audit", 2)
+    assert run(tmp_path, "verify", "--strict").exit_code == 0
+    next(file for file in files(tmp_path / "audit") if b'"beside":"' not in file.read_bytes()).unlink()
+    plain = run(tmp_path, "verify")
+    assert plain.exit_code == 0
+    assert "taken away" in plain.stdout
+    result = run(tmp_path, "verify", "--strict")
+    assert result.exit_code == 1
+    assert "gone" in result.stdout
+
+
 def test_export(state: Path, tmp_path: Path) -> None:
     lines = run(state, "export", "--kind", "decision").stdout.splitlines()
     assert [json.loads(line)["call"] for line in lines] == [f"call-{number}" for number in range(1, 7)]
