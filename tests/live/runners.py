@@ -88,6 +88,8 @@ class Daemon:
     def _answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.log
+        if not self.socket.exists():  # a look costs nothing, a curl every few milliseconds does
+            return False
         ask = ["curl", "-s", "--unix-socket", str(self.socket), "http://localhost/v1/health"]
         return subprocess.run(ask, capture_output=True, check=False).returncode == 0
 

@@ -5,21 +5,14 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.live.runners import Daemon, alive, daemon
+from tests.live.runners import Daemon, alive
 from tests.live.runs import until
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
 
 
 def words(served: Daemon, *command: str, options: tuple[str, ...] = ()) -> list[str]:

@@ -5,27 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.live.runners import Daemon, daemon
+from tests.live.runners import Daemon
 from wicketgate.runner.client import Authority, Call, Runner, RunnerError
 from wicketgate.runner.schema import Ended, LimitsAsked, Output, Started
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 async def test_bash_python_and_arguments(runner: Runner) -> None:

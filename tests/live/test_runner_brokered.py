@@ -1,7 +1,7 @@
 """Sessions with a cable: the runner attaches to a real broker, survives its death, and comes back by itself."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -32,12 +32,6 @@ def broker(port: int) -> Iterator[BrokerDaemon]:
 def served(broker: BrokerDaemon) -> Iterator[Daemon]:
     with daemon(extra=f'attach = "{broker.attach}"') as made:
         yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 def fetch(port: int, host: str = NAME) -> str:

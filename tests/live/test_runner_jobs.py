@@ -3,7 +3,6 @@
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -12,18 +11,6 @@ from wicketgate.runner.client import Authority, Call, Runner, RunnerError, data_
 from wicketgate.runner.schema import LimitsAsked, LogEnd, Output
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 async def read(runner: Runner, job: str, *, offset: int = 0, follow: bool = False) -> tuple[bytes, LogEnd, int]:

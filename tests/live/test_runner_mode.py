@@ -23,12 +23,6 @@ def served() -> Iterator[Daemon]:
 
 
 @pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
-
-
-@pytest.fixture
 async def widened(runner: Runner) -> AsyncIterator[Runner]:
     await runner.allow_full_access((await runner.mode()).confirmation)
     yield runner

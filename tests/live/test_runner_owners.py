@@ -51,12 +51,6 @@ def an_access_list(path: Path) -> None:
     os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + packed)
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="wicketgate-owned-"))

@@ -256,12 +256,6 @@ BREAKS: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
 @pytest.mark.parametrize(("break_it", "reason"), BREAKS, ids=[row[0].__name__ for row in BREAKS])
 async def test_a_workspace_that_breaks_after_it_was_chosen(
     served: Daemon, break_it: Callable[[Path], None], reason: str

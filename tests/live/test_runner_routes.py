@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,6 @@ def served() -> Iterator[Daemon]:
     with daemon() as made:
         (made.workspace() / "probe.py").write_text(PROBE.read_text())
         yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 async def by_bash(runner: Runner, authority: Authority) -> None:

@@ -11,7 +11,7 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,6 @@ class Route:
         if self.task is not None:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made  # type: ignore[misc]
 
 
 ENDS: list[tuple[str, Callable[[Route], Awaitable[None]], Callable[[Route], Awaitable[None]]]] = [

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,18 +15,6 @@ from tests.live.runners import Daemon, alive, daemon
 from wicketgate.runner.client import Authority, Runner, RunnerError, TerminalCall
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,18 +31,6 @@ def here(table: dict[str, dict[str, str]]) -> list[str]:
 
 def words(script: str) -> list[str]:
     return ["/bin/bash", "-euo", "pipefail", "-c", script]
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 async def run(runner: Runner, served: Daemon, title: str, script: str) -> Completed:
