@@ -34,18 +34,26 @@ _KNOWN: Final = re.compile(
 )
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]{20,}", re.ASCII)
 _PART: Final = re.compile(r"[A-Za-z0-9]{20,}", re.ASCII)
+_HEX_KEY: Final = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 # A content digest names public bytes; registries put it into every path (OCI distribution, §pulling blobs).
 _DIGEST: Final = re.compile(r"sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})", re.ASCII)
 _CREDENTIAL_NAME: Final = re.compile(
     r"""(?:^|[_.\s$!'()*+@~|-]|(?<=[a-z])(?=[A-Z]))
-    (?:pass(?:word|wd|phrase|code)?|pwd|secret|secrets|token|tokens|api_?-?key|apikey|access_?-?key|private_?-?key
-       |credentials?|creds?|auth|authorization|signature|sig|jwt|bearer|session_?-?id|sessionid|jsessionid|phpsessid|sid
-       |otp|cookie|hmac|webhooks?)$""",
+    (?:pass(?:word|wd|phrase|code)?|passwords?|pwd?|secret|secrets|token|tokens|api_?-?keys?|apikeys?|access_?-?keys?
+       |private_?-?keys?|credentials?|creds?|auth|authorization|signature|sig|jwt|bearer|sessions?|session_?-?ids?
+       |sessionid|jsessionid|phpsessid|sid|otp|totp|pin|cookie|hmac|webhooks?|hooks
+       |magic_?-?links?|one_?-?time|reset|verify|verification|activate|activation|confirm|confirmation
+       |invites?|invitations?|unsubscribe)$""",
     re.VERBOSE | re.IGNORECASE,
 )
 _PLAIN_WORD: Final = re.compile(r"[a-z]{1,15}|v\d{1,2}|[\w-]{1,24}\.[a-z]{2,5}", re.ASCII)
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#\s]*@")
+# Without the slashes, which proxies fold and people forget; a scope (`/@org/x`), an address of mail and a version
+# (`/x@v1`) have no colon before the sign.
+_BARE_USERINFO: Final = re.compile(r"""(?<![^/\s"'=(,])[^/?#\s:@"'=(,]{1,128}:[^/?#\s@]{1,256}@""")
+_COOKIES: Final = re.compile(r"\b((?:set-)?cookie\s*:\s*)[^\n]+", re.IGNORECASE)
+_SLACK_HOOK: Final = re.compile(r"\b(T[A-Z0-9]{7,}/B[A-Z0-9]{7,}/)[A-Za-z0-9]+", re.ASCII)
 _HEADER: Final = re.compile(r"\b(bearer|basic|digest|negotiate|token|apikey)([\s:]+)\S+", re.IGNORECASE)
 _PAIR: Final = re.compile(
     r"""(?P<name>[\w.-]{1,64})(?P<sign>["']?\s*[=:]\s*["']?)(?P<value>[^\s&;,"']+)""",
@@ -54,7 +62,8 @@ _PAIR: Final = re.compile(
 _QUERY_IN_TEXT: Final = re.compile(r"(?<=\w|/)\?[^\s\"'<>]+")
 _SUSPECT_SIGN: Final = re.compile(r"[#;=@%:&]|[\w.-]{20}", re.ASCII)
 _SUSPECT_NAME: Final = re.compile(
-    r"pass|pwd|secret|token|key|cred|auth|sig|jwt|bearer|otp|sid|session|cookie|hmac|webhook"
+    r"pass|pwd?|secret|token|key|cred|auth|sig|jwt|bearer|otp|sid|session|cookie|hmac|hook|pin|magic|time|reset|verif"
+    r"|activat|confirm|invit|unsubscribe"
 )
 _SUSPECT_TEXT: Final = re.compile(r"[=@?:]|[\w.-]{16}|(?i:bearer|basic|digest|token|negotiate|apikey)")
 
@@ -81,7 +90,8 @@ def redact_text(text: str) -> str:
     """Return a free phrase (a detail, a process name) without credentials, queries, userinfo and tokens."""
     if not _SUSPECT_TEXT.search(text):
         return text
-    text = _USERINFO.sub(f"{HIDDEN}@", text[:_INPUT_LIMIT])
+    text = _BARE_USERINFO.sub(f"{HIDDEN}@", _USERINFO.sub(f"{HIDDEN}@", text[:_INPUT_LIMIT]))
+    text = _COOKIES.sub(rf"\1{HIDDEN}", text)
     text = _QUERY_IN_TEXT.sub(lambda match: "?" + _redact_query(match[0][1:]), text)
     text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
     text = _PAIR.sub(_redact_pair, text)
@@ -114,7 +124,8 @@ def _redact_parameter(part: str) -> str:
 def _redact_path(path: str) -> str:
     if not _SUSPECT_SIGN.search(path) and not _SUSPECT_NAME.search(path.lower()):
         return path
-    path = _USERINFO.sub(f"{HIDDEN}@", path)
+    path = _BARE_USERINFO.sub(f"{HIDDEN}@", _USERINFO.sub(f"{HIDDEN}@", path))
+    path = _SLACK_HOOK.sub(rf"\1{HIDDEN}", path)
     segments: list[str] = []
     after_credential = False
     for segment in path.split("/"):
@@ -196,6 +207,8 @@ def _redact_random(match: re.Match[str]) -> str:
 
 def _is_long_token(part: str) -> bool:
     """Letters and digits mixed without a separator: hex and base62 keys; `manylinux2014` or a date does not."""
+    if _HEX_KEY.fullmatch(part) and not part.isdigit():
+        return True
     return not part.isalpha() and not part.isdigit() and _changes(part) >= len(part) // 5
 
 
