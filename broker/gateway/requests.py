@@ -16,12 +16,13 @@ from broker.policy.authority import Authority
 from broker.policy.facts import Facts, Stage
 from broker.policy.reasons import Reason, Refusal
 from broker.wire.http1.heads import RequestHead
-from broker.wire.http1.rewrite import Scheme
+from broker.wire.http1.rewrite import DEFAULT_PORTS, Scheme
 from broker.wire.http1.targets import AbsoluteForm, AuthorityForm, classify_target, request_authority
 
-# RFC 8484, RFC 9230, and the JSON forms that public resolvers have.
+# RFC 8484 and its drafts, RFC 9230, and the JSON forms that public resolvers have.
 _DNS_TYPES = frozenset(
-    (b"application/dns-message", b"application/oblivious-dns-message", b"application/dns-json", b"application/dns+json")
+    b"application/dns-message application/oblivious-dns-message application/dns-json application/dns+json "
+    b"application/dns-udpwireformat message/dns".split()
 )
 _NOT_THIS_WAY: Final = "names are answered by the broker, not by way of a request"
 # A header of twelve bytes (RFC 1035 §4.1.1) and the shortest question: the root, a type, a class.
@@ -80,6 +81,8 @@ def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Ques
     if isinstance(target, AuthorityForm):
         return Question(Facts(stage=Stage.CONNECTION, scheme="https", authority=authority), b"", connect=True)
     if asked is not None and authority is not asked and authority != asked:
+        if scheme == "http" and asked.port == DEFAULT_PORTS["https"] and authority.host == asked.host:
+            raise Refusal(Reason.NOT_TLS, f"HTTP without TLS on port {asked.port}, and Host names {authority}")
         raise Refusal(Reason.NAME_MISMATCH, f"Host names {authority}, but the connection was opened for {asked}")
     path, mark, query = target.path.decode("ascii").partition("?")
     facts = Facts(

@@ -35,6 +35,7 @@ def asked(target: str, *fields: str, method: str = "GET") -> Reason | None:
         ("/dns-query", ("accept:  text/html , APPLICATION/DNS-MESSAGE;q=0.1",)),
         ("/x", ("Content-Type: application/dns-message", "Content-Length: 0")),
         ("/x", ("Content-Type: application/oblivious-dns-message",)),
+        ("/x", ("Content-Type: application/dns-udpwireformat",)),
         ("/resolve?name=a.example", ("Accept: application/dns-json",)),
         (f"/dns-query?dns={PLAIN}", ()),
         (f"/dns-query?dns={PLAIN}", ("Accept: */*",)),
@@ -72,3 +73,23 @@ def test_names_are_not_asked_by_way_of_a_request(target: str, fields: tuple[str,
 )
 def test_what_only_looks_like_it_is_judged_like_any_other(target: str, fields: tuple[str, ...]) -> None:
     assert asked(target, *fields) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("api.example.com", Reason.NOT_TLS),  # F16: what everybody sends who forgets TLS
+        ("API.example.com.:80", Reason.NOT_TLS),
+        ("api.example.com:443", None),  # judged by the policy, which may allow it
+        ("evil.example", Reason.NAME_MISMATCH),
+    ],
+)
+def test_plain_http_on_the_port_of_tls_is_called_that(host: str, reason: Reason | None) -> None:
+    head = parse_request_head(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), DEFAULT_LIMITS)
+    assert head is not None
+    if reason is None:
+        assert question(head, "http", AUTHORITY).facts.authority == AUTHORITY
+        return
+    with pytest.raises(Refusal) as refused:
+        question(head, "http", AUTHORITY)
+    assert refused.value.reason is reason
