@@ -3,6 +3,7 @@
 Pure: it asks `decide` and phrases the answer. Meant for the operator, so it may name the policy's rules and values.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,6 +30,7 @@ class Explanation:
     turn: str
 
 
+_ONLY_CARRIED: Final = "No rule can turn it: only TLS and HTTP/1 are carried."
 _TURN_ON: Final = "Set enabled = true in [egress]."
 
 
@@ -38,7 +40,7 @@ def explain(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ex
     A request inside TLS that would be spliced is explained as the connection it is, because no request is judged then.
     """
     facts, spliced = _as_judged(facts, policy)
-    verdict = decide(facts, policy, grant, now)
+    verdict = _unsendable(facts) or decide(facts, policy, grant, now)
     if verdict.reason is Reason.EGRESS_OFF:
         after = explain(facts, replace(policy, enabled=True), grant, now)
         sentence = f"{_subject(facts)} is denied ({verdict.reason}): egress is switched off."
@@ -60,6 +62,25 @@ def explain(facts: Facts, policy: Policy, grant: Grant | None, now: float) -> Ex
         case Denied():
             sentence = f"{subject} is denied ({verdict.reason}): {verdict.detail}."
             return Explanation(verdict=verdict, sentence=sentence, turn=_turn_denied(verdict, facts, policy, grant))
+
+
+# What no request line holds and no server is sent, whatever a policy says (`broker.wire` refuses it before).
+_REFUSED_METHODS: Final = frozenset({"TRACE", "TRACK", "DEBUG", "CONNECT"})
+_METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
+_TARGET: Final = re.compile(r"[!\"$-\[\]-~]*")
+
+
+def _unsendable(facts: Facts) -> Denied | None:
+    """Why a request would be refused before any rule is asked; `None` if it would not."""
+    if facts.stage is Stage.CONNECTION:
+        return None
+    if _METHOD.fullmatch(facts.method or "") is None:
+        return Denied(Reason.BAD_REQUEST, None, f"{quote(facts.method or '', 40)} is no method")
+    if (facts.method or "").upper() in _REFUSED_METHODS:
+        return Denied(Reason.METHOD_REFUSED, None, f"{facts.method} is never forwarded")
+    if _TARGET.fullmatch(f"{facts.path or ''}{facts.query or ''}") is None:
+        return Denied(Reason.BAD_REQUEST, None, "the path or query holds a character that must be escaped")
+    return None
 
 
 def _as_judged(facts: Facts, policy: Policy) -> tuple[Facts, bool]:
@@ -98,7 +119,7 @@ def _turn_denied(denied: Denied, facts: Facts, policy: Policy, grant: Grant | No
     whose = f"grant {grant.id}" if denied.by_grant and grant is not None else "the policy"
     named = f"in rule {denied.rule.name} of {whose}" if denied.rule is not None else f"in {whose}"
     turn = _TURNS.get(denied.reason)
-    return "No rule can turn it: only TLS and HTTP/1 are carried." if turn is None else turn(denied, facts, named)
+    return _ONLY_CARRIED if turn is None else turn(denied, facts, named)
 
 
 def _turn_host(denied: Denied, facts: Facts, named: str) -> str:
@@ -139,6 +160,8 @@ _TURNS: Final[dict[Reason, Callable[[Denied, Facts, str], str]]] = {
     Reason.GRANT_MISSING: lambda *_: "Issue a grant for the call, or set require_grant = false in [egress].",
     Reason.GRANT_EXPIRED: lambda *_: "Issue a new grant.",
     Reason.SPECIAL_NAME: _turn_special,
+    Reason.METHOD_REFUSED: lambda *_: "No rule can turn it: the broker refuses this method everywhere.",
+    Reason.BAD_REQUEST: lambda *_: "No rule can turn it: send a request that every server reads alike.",
     Reason.RULE_DENY: lambda _, __, named: f"Remove or narrow what is denied {named}.",
     Reason.HOST_NOT_ALLOWED: _turn_host,
     Reason.ADDRESS_LITERAL: _turn_host,

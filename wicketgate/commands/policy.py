@@ -89,7 +89,7 @@ def _read_grant(file: str) -> tuple[Rule, ...]:
     except OSError as error:
         problem = Problem(found=f"cannot be read: {error.strerror}", expected="a JSON file")
         raise PolicyError(file, [problem]) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError(file, [Problem(found=f"not JSON: {error}", expected="a list of rules")]) from None
     rules = document.get("rules") if isinstance(document, dict) else document
     return parse_grant_rules(rules, source=file)

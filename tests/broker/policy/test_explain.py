@@ -128,3 +128,28 @@ def test_what_the_sandbox_wrote_is_escaped() -> None:
     explanation = explain(odd, policy_of(RULE + 'paths = ["/v1"]'), None, 0.0)
     assert explanation.sentence.isprintable()
     assert explanation.turn.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "reason"),
+    [
+        ("TRACE", "/", None, Reason.METHOD_REFUSED),
+        ("track", "/", None, Reason.METHOD_REFUSED),
+        ("G T", "/", None, Reason.BAD_REQUEST),
+        ("", "/", None, Reason.BAD_REQUEST),
+        ("M" * 33, "/", None, Reason.BAD_REQUEST),
+        ("GET", "/a b", None, Reason.BAD_REQUEST),
+        ("GET", "/a\\b", None, Reason.BAD_REQUEST),
+        ("GET", "/\u00e9", None, Reason.BAD_REQUEST),
+        ("GET", "/", "a=\x00", Reason.BAD_REQUEST),
+    ],
+)
+@pytest.mark.parametrize("egress", ["enabled = true", 'enabled = true\nmode = "observe"', "enabled = false"])
+def test_what_is_never_sent_is_not_called_allowed(
+    method: str, path: str, query: str | None, reason: Reason, egress: str
+) -> None:
+    asked = structs.replace(ask("GET https://api.example.com/"), method=method, path=path, query=query)
+    explanation = explain(asked, policy_of(RULE, egress), None, 0.0)
+    assert explanation.verdict.reason is reason
+    assert explanation.turn.startswith("No rule can turn it")
+    assert explanation.sentence.isprintable()

@@ -104,6 +104,8 @@ def test_explain_in_words(file: Path) -> None:
         ("GET", "http://api.example.com/v1/x", "deny", "port_not_allowed"),
         ("GET", "wss://api.example.com/v1/x", "deny", "websocket_not_allowed"),
         ("CONNECT", "https://api.example.com", "allow", "rule_allow"),
+        ("TRACE", "https://api.example.com/v1/x", "deny", "method_refused"),
+        ("GET", "https://api.example.com/v1/a b", "deny", "bad_request"),
         ("GET", "https://[2606:4700::1]/", "deny", "address_literal"),
     ],
 )
@@ -144,7 +146,7 @@ def test_explain_asks_a_grant_too_and_says_whether_it_would_be_issued(file: Path
     assert "PUT" in result.stdout
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '[{"name": "g"}]', '{"rules": 3}'])
+@pytest.mark.parametrize("text", ["{", "[]", '[{"name": "g"}]', '{"rules": 3}', "[" * 100_000])
 def test_explain_refuses_a_broken_grant(file: Path, tmp_path: Path, text: str) -> None:
     grant = write(tmp_path / "grant.json", text)
     result = run("explain", file, "GET", "https://api.example.com/", "--grant", grant)
