@@ -1,7 +1,8 @@
 """Public suffixes: names under which strangers register, so that a wildcard over one reaches everybody.
 
 Decides from the Public Suffix List (publicsuffix.org, private section included) as the `publicsuffixlist` package ships
-it. The list is read once, when the first wildcard is checked; nothing is fetched.
+it, and a few zones of the same kind that it does not have. It is read once, when the first wildcard is checked; nothing
+is fetched.
 """
 
 import re
@@ -12,6 +13,46 @@ import idna
 from publicsuffixlist import PublicSuffixList
 
 _PRIVATE_SECTION = "===BEGIN PRIVATE DOMAINS==="
+_END = "// ===END PRIVATE DOMAINS==="
+# The same kind in the list's own notation, where its owner has not asked for an entry: buckets and machines of cloud
+# customers, delivery networks, tunnels and request collectors, and names that stand for any address.
+_UNLISTED = """
+storage.googleapis.com
+*.cloudapp.azure.com
+*.aliyuncs.com
+*.myqcloud.com
+*.backblazeb2.com
+*.wasabisys.com
+*.bcebos.com
+public.blob.vercel-storage.com
+b-cdn.net
+kxcdn.com
+firebaseio.com
+sharepoint.com
+azurecontainerapps.io
+*.azurecontainerapps.io
+app.github.dev
+*.devtunnels.ms
+gitpod.io
+*.gitpod.io
+loca.lt
+lhr.life
+serveo.net
+webhook.site
+m.pipedream.net
+beeceptor.com
+oastify.com
+burpcollaborator.net
+requestbin.net
+nip.io
+sslip.io
+xip.io
+traefik.me
+localtest.me
+lvh.me
+1u.ms
+rbndr.us
+"""
 
 
 def is_public_suffix(name: str) -> bool:
@@ -36,7 +77,7 @@ def shared_suffix(name: str) -> str | None:
 def is_private_section(suffix: str) -> bool:
     """Tell whether a public suffix was registered by a company for its customers, not by a registry of names."""
     name = _unicode(suffix)
-    return name in _private() or f"*.{name.partition('.')[2]}" in _private()
+    return not _private().isdisjoint((name, f"*.{name}", f"*.{name.partition('.')[2]}"))
 
 
 @cache
@@ -66,9 +107,10 @@ def _unicode(name: str) -> str:
 
 @cache
 def _suffixes() -> PublicSuffixList:
-    return PublicSuffixList()
+    return PublicSuffixList(_text())
 
 
 @cache
 def _text() -> str:
-    return files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
+    listed = files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
+    return listed.replace(_END, _UNLISTED + _END)

@@ -74,6 +74,13 @@ def test_what_a_pattern_stands_for(pattern: str, yes: list[str], no: list[str]) 
         "*.公司.cn",
         "*.xn--55qx5d.cn",
         "*.cloudfront.net",
+        "*.digitaloceanspaces.com",
+        "*.storage.googleapis.com",
+        "*.eastus.cloudapp.azure.com",
+        "*.azure.com",
+        "*.oss-cn-hangzhou.aliyuncs.com",
+        "*.nip.io",
+        "?.webhook.site",
         "*.net.",
         "*.COM",
     ],
@@ -83,7 +90,13 @@ def test_a_wildcard_over_a_public_suffix_is_refused(text: str) -> None:
         parse_host_pattern(text)
 
 
-@pytest.mark.parametrize("text", ["*.github.io", "*.s3.amazonaws.com", "*.amazonaws.com", "?.github.io"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("*.github.io", "*.s3.amazonaws.com", "*.amazonaws.com", "?.github.io", "*.compute.amazonaws.com"),
+        *("*.digitaloceanspaces.com", "*.nyc3.digitaloceanspaces.com", "*.azure.com", "*.nip.io"),
+    ],
+)
 def test_a_private_suffix_can_be_opted_into(text: str) -> None:
     assert parse_host_pattern(text, private_suffix_ok=True).text == text
 
