@@ -31,8 +31,8 @@ from broker.wire.http1.faults import CLIENT
 from broker.wire.http1.framing import BodyReader, reader_for
 from broker.wire.http1.heads import RequestHead, parse_request_head
 from broker.wire.http1.limits import DEFAULT_LIMITS, Limits
-from broker.wire.http1.relay import CONTINUE, ResponseRelay
-from broker.wire.http1.rewrite import Scheme, format_request_head
+from broker.wire.http1.relay import CONTINUE, LastResponse, ResponseRelay
+from broker.wire.http1.rewrite import Scheme, format_request_fields, format_request_line
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})  # RFC 9110 §9.2.2
@@ -64,6 +64,10 @@ class Exchange:
         """Where the current request is."""
         self._waiting = b""  # an incomplete head, or octets of the client behind the message in work
         self._request: RequestHead | None = None
+        # What was read and written last: the same octets under the same circumstances come to the same again.
+        self._last_request: RequestHead | None = None
+        self._last_fields: tuple[RequestHead, Scheme, Authority, bool, bytes] | None = None
+        self._last_response = LastResponse()
         self._body: BodyReader | None = None
         self._relay: ResponseRelay | None = None
         self._keep_upstream = True
@@ -125,11 +129,13 @@ class Exchange:
         if self._body is not None:
             raise RuntimeError("the body of this request has already been spent")
         websocket = websocket and head.upgrade is not None
-        out = format_request_head(
-            head, scheme=scheme, authority=authority, path=path, keep_alive=keep_upstream, websocket=websocket
+        out = format_request_line(head, path) + (
+            format_request_fields(head, scheme=scheme, authority=authority, keep_alive=keep_upstream, websocket=True)
+            if websocket
+            else self._fields(head, scheme, authority, keep_upstream)
         )
         self._keep_upstream = keep_upstream
-        self._relay = ResponseRelay(head, self._limits, websocket=websocket)
+        self._relay = ResponseRelay(head, self._limits, websocket=websocket, last=self._last_response)
         body = reader_for(head.body, self._limits, CLIENT)
         if body is None or body.done:
             self.at = At.SENT
@@ -219,6 +225,17 @@ class Exchange:
             raise RuntimeError("no request awaits a verdict")
         return self._request
 
+    def _fields(self, head: RequestHead, scheme: Scheme, authority: Authority, keep_alive: bool) -> bytes:
+        """The fields to send, without an upgrade: those written last, where the head was read like that one."""
+        last = self._last_fields
+        if last is not None:
+            like, of_scheme, of_authority, kept, octets = last
+            if of_authority is authority and of_scheme == scheme and kept is keep_alive and head.is_read_as(like):
+                return octets
+        octets = format_request_fields(head, scheme=scheme, authority=authority, keep_alive=keep_alive)
+        self._last_fields = head, scheme, authority, keep_alive, octets
+        return octets
+
     def _is_middle_of_line(self, seen: int) -> bool:
         """Whether octets behind the first `seen` only make a long line longer: a head sent in small pieces is cheap."""
         if seen < _SHORT or self._waiting.find(b"\n", seen) >= 0:
@@ -228,14 +245,16 @@ class Exchange:
 
     def _next_request(self) -> list[Event]:
         try:
-            head = parse_request_head(self._waiting, self._limits, allow_connect=self._allow_connect)
+            head = parse_request_head(
+                self._waiting, self._limits, allow_connect=self._allow_connect, like=self._last_request
+            )
         except Refusal as refusal:
             self.at = At.OVER
             return [ClientRefused(refusal)]
         if head is None:
             return []
         self._waiting = self._waiting[head.length :]
-        self._request = head
+        self._request = self._last_request = head
         self.at = At.JUDGED
         return [Judge(head)]
 

@@ -58,6 +58,11 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expect_continue: bool
     upgrade: Protocol | None  # a complete WebSocket request; other upgrades are not offered upstream
     connection: frozenset[bytes]  # options in lower case
+    section: bytes = b""  # the octets of the fields, as they were received
+
+    def is_read_as(self, other: "RequestHead") -> bool:
+        """Whether both were read from the same fields in one reading, so that they differ in their targets only."""
+        return self is other or (self.fields is other.fields and bool(self.fields))
 
 
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -75,11 +80,14 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     connection: frozenset[bytes]
 
 
-def parse_request_head(data: bytes | bytearray, limits: Limits, *, allow_connect: bool = True) -> RequestHead | None:
+def parse_request_head(
+    data: bytes | bytearray, limits: Limits, *, allow_connect: bool = True, like: RequestHead | None = None
+) -> RequestHead | None:
     """Read the request head at the begin of `data`; None while it is incomplete. Raises `Refusal`.
 
     `allow_connect` is False inside a stream that is already inspected. At most one CRLF before the request is skipped
-    (RFC 9112 §2.2). What can never become a request is refused before its end is seen.
+    (RFC 9112 §2.2). What can never become a request is refused before its end is seen. `like` is a head that was
+    accepted under the same limits: most clients send the same fields again, and they need not be read twice.
     """
     end = data.find(b"\r\n\r\n", 0, limits.head_bytes) + 2
     if end < 2:
@@ -91,11 +99,15 @@ def parse_request_head(data: bytes | bytearray, limits: Limits, *, allow_connect
     method, target, minor = line.groups()
     if len(target) > limits.target_bytes:
         raise Refusal(Reason.TARGET_TOO_LONG, f"a target of more than {limits.target_bytes} octets")
+    section = bytes(data[line.end() : end])
+    version = HTTP_11 if minor == b"1" else HTTP_10
+    if like is not None and section == like.section and _is_read_alike(like, method, target, version):
+        same = target == like.target and end + 2 == like.length
+        return like if same else msgspec.structs.replace(like, target=target, length=end + 2)
     connect = method == b"CONNECT"
     upper = method.upper()
     if upper in _REFUSED_METHODS or (upper == b"CONNECT" and not (connect and allow_connect)):
         raise Refusal(Reason.METHOD_REFUSED, "this method is never forwarded")
-    version = HTTP_11 if minor == b"1" else HTTP_10
     fields = split_fields(data, line.end(), end, limits, CLIENT)
     found = collect(fields, REQUEST_WATCHED, CLIENT)
     if not FORGED.isdisjoint(found):
@@ -116,7 +128,13 @@ def parse_request_head(data: bytes | bytearray, limits: Limits, *, allow_connect
         expect_continue=b"expect" in found and _expects_continue(found[b"expect"], version, body),
         upgrade=_websocket(found, fields, options, body) if method == b"GET" and version is HTTP_11 else None,
         connection=options,
+        section=section,
     )
+
+
+def _is_read_alike(like: RequestHead, method: bytes, target: bytes, version: Version) -> bool:
+    """Whether the same fields mean the same here: besides them, nothing but these goes into how a request is read."""
+    return like.method.encode() == method and like.version is version and like.host != b"" and target[:1] == b"/"
 
 
 def parse_response_head(data: bytes | bytearray, request_method: str, limits: Limits) -> ResponseHead | None:

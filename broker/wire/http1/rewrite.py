@@ -49,14 +49,26 @@ def format_request_head(  # noqa: PLR0913  (each is one fact about the request)
     it, an Upgrade stays behind. Raises `Refusal` for CONNECT, which has no origin-form, and ValueError for a path that
     did not come from a parsed target.
     """
+    return format_request_line(head, path) + format_request_fields(
+        head, scheme=scheme, authority=authority, keep_alive=keep_alive, websocket=websocket
+    )
+
+
+def format_request_line(head: RequestHead, path: bytes) -> bytes:
+    """The first line, CRLF included; see `format_request_head`."""
     if head.method == "CONNECT":
         raise Refusal(Reason.METHOD_REFUSED, "CONNECT is never forwarded")
     if _PATH.fullmatch(path) is None:
         raise ValueError("not the path of a parsed request target")
+    return b"%b %b HTTP/1.1\r\n" % (head.method.encode("ascii"), path)
+
+
+def format_request_fields(
+    head: RequestHead, *, scheme: Scheme, authority: Authority, keep_alive: bool = True, websocket: bool = False
+) -> bytes:
+    """What follows the first line, the empty line included. Nothing of method or path goes into it."""
     host = format_host(authority, scheme)
-    lines = [b"%b %b HTTP/1.1" % (head.method.encode("ascii"), path)]
-    if not head.host:
-        lines.append(b"Host: " + host)
+    lines = [] if head.host else [b"Host: " + host]
     lines += _request_fields(head, host)
     if websocket and head.upgrade is not None:
         lines += (b"Connection: Upgrade", b"Upgrade: websocket")
