@@ -192,7 +192,9 @@ def _etc(spec: SandboxSpec, host: HostLayout) -> list[Operation]:
 
 
 def _proc(host: HostLayout) -> list[Operation]:
-    return [Processes(), *(Empty(Path(path)) for path in host.hidden)]
+    # The payload has the number that is root in the user namespace that owns its pid and ipc namespaces, and that is
+    # all that the settings of these ask for (proc_sys(5)): so nothing there can be written.
+    return [Processes(), Bind(Path("/proc/sys"), Path("/proc/sys")), *(Empty(Path(path)) for path in host.hidden)]
 
 
 def _show(mount: Mount) -> Bind:
