@@ -8,17 +8,19 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 
+from broker.audit import sums
 from broker.audit.keys import host_key, microseconds, split_authority
 from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments, open_segment
 
 INDEX_NAME: Final = "index.sqlite3"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _OPEN_FILES: Final = 64
 _BATCH: Final = 20_000
 _CHUNK: Final = 4 * 1024 * 1024
@@ -28,6 +30,7 @@ _TABLES: Final = """
 CREATE TABLE files (
     file INTEGER PRIMARY KEY, started TEXT NOT NULL, log TEXT NOT NULL, number INTEGER NOT NULL,
     inode INTEGER NOT NULL, offset INTEGER NOT NULL, lines INTEGER NOT NULL, damaged INTEGER NOT NULL,
+    first INTEGER, last INTEGER,
     UNIQUE (log, number)
 );
 CREATE TABLE records (
@@ -131,6 +134,7 @@ class AuditIndex:
 
     def _drop_file(self, file: int) -> None:
         self.database.execute("DELETE FROM records WHERE file = ?", (file,))
+        sums.forget(self.database, file)
         self.database.execute("DELETE FROM files WHERE file = ?", (file,))
 
     def _state(self, segment: Segment, known: dict[tuple[str, int], list[int]]) -> tuple[Segment, int, int, int] | None:
@@ -154,6 +158,7 @@ class AuditIndex:
 
     def _take_in(self, segment: Segment, file: int, offset: int) -> int:
         rows: list[Row] = []
+        counted = sums.Sums()
         lines = damaged = added = 0
         for at, line in _whole_lines(self.directory, segment, offset):
             offset, lines = at + len(line) + 1, lines + 1
@@ -163,9 +168,11 @@ class AuditIndex:
                 damaged += 1  # the verifier says what is wrong with it
                 continue
             rows.append(row)
+            counted.add(row[7], row[12], row[0], row[5], row[15], row[22], (row[20], row[21]))
             if len(rows) >= _BATCH:
                 added += self._insert(rows)
         added += self._insert(rows)
+        counted.store(self.database, file)
         self.database.execute(
             "UPDATE files SET offset = ?, lines = lines + ?, damaged = damaged + ? WHERE file = ?",
             (offset, lines, damaged, file),
@@ -188,8 +195,14 @@ def first_of_each(segments: list[Segment]) -> list[Segment]:
     return list({(segment.log, segment.number): segment for segment in reversed(segments)}.values())[::-1]
 
 
+@lru_cache(maxsize=4096)
+def _place(authority: str) -> tuple[str, int]:
+    host, port = split_authority(authority)
+    return host_key(host), port
+
+
 def _row(entry: Entry, file: int, offset: int, length: int) -> Row:
-    host, port = split_authority(entry.authority or entry.wanted)
+    host, port = _place(entry.authority or entry.wanted)
     return (
         microseconds(entry.time),
         file,
@@ -203,7 +216,7 @@ def _row(entry: Entry, file: int, offset: int, length: int) -> Row:
         entry.grant,
         entry.plane,
         entry.method,
-        host_key(host),
+        host,
         port,
         entry.path,
         entry.verdict,
@@ -262,7 +275,7 @@ def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
             if version not in (0, _VERSION):
                 raise sqlite3.DatabaseError("an index of another version")
             if version == 0:
-                for statement in _TABLES.split(";"):
+                for statement in (_TABLES + sums.TABLE).split(";"):
                     database.execute(statement)
                 _make_lookups(database)
                 database.execute(f"PRAGMA user_version = {_VERSION}")

@@ -6,19 +6,26 @@ Reads the index to find lines and the log files for the lines themselves.
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
+import msgspec
+
+from broker.audit import sums
 from broker.audit.errors import AuditError
 from broker.audit.index import AuditIndex
 from broker.audit.keys import host_key, microseconds
 from broker.audit.records import Entry, decode_entry
+from broker.audit.sums import ADDED, COUNTED, COUNTS
 from broker.policy.reasons import Family, Reason
 
 _DURATION: Final = re.compile(r"(\d{1,6})\s*([smhdw])", re.ASCII)
 _UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _RARE: Final = 5000
+_MOST_PARTS: Final = 100  # of files that lie in a time in part; SQLite adds up at most 500
+_SUMMED: Final = "session, host, allowed, denied, failures, bytes_up, bytes_down, first, last, records"
 SECONDS: Final = 0.6  # that a search takes before it tells what it has found so far
 _EXACT: Final = {
     "session": "session",
@@ -31,6 +38,7 @@ _EXACT: Final = {
     "kind": "kind",
     "plane": "plane",
 }
+_turned = lru_cache(maxsize=4096)(host_key)
 _REFUSALS: Final = frozenset({"deny", "failure"})
 _REFUSAL_REASONS: Final = frozenset(reason for reason in Reason if reason.family in (Family.DENY, Family.FAILURE))
 
@@ -73,8 +81,7 @@ class Page:
     next_page: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRow:
+class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one session did with one host. Times are microseconds since the epoch."""
 
     session: str
@@ -184,31 +191,50 @@ def summarise(index: AuditIndex, wanted: Filter) -> list[SummaryRow]:
     allowed, too. A record that stands for many counts for all of them. Bytes are those of close records: progress
     records report the same bytes earlier.
     """
-    where, values = _conditions(wanted)
-    where.append("kind IN ('decision', 'close') AND host <> ''")
+    parts, values = _summed(index, wanted)
     rows = index.database.execute(
-        "SELECT session, host, "  # noqa: S608
-        "SUM(kind = 'decision' AND verdict = 'allow') - SUM(kind = 'close' AND verdict = 'deny'), "
-        "SUM((verdict = 'deny') * count), SUM(verdict = 'failure'), "
-        "SUM(bytes_up * (kind = 'close')), SUM(bytes_down * (kind = 'close')), "
-        f"MIN(time), MAX(time) FROM records WHERE {' AND '.join(where)} GROUP BY session, host "
-        "ORDER BY MAX(MAX(time)) OVER (PARTITION BY session) DESC, session, COUNT(*) DESC, host",
+        f"SELECT session, host, {ADDED} FROM ({parts}) GROUP BY session, host "  # noqa: S608
+        "ORDER BY MAX(MAX(last)) OVER (PARTITION BY session) DESC, session, SUM(records) DESC, host",
         values,
-    ).fetchall()
+    )
     return [
         SummaryRow(
-            session=row[0],
-            host=host_key(row[1]),
-            allowed=row[2],
-            denied=row[3],
-            failures=row[4],
-            bytes_up=row[5],
-            bytes_down=row[6],
-            first=row[7],
-            last=row[8],
+            session=session,
+            host=_turned(host),
+            allowed=allowed,
+            denied=denied,
+            failures=failures,
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
+            first=first,
+            last=last,
         )
-        for row in rows
+        for session, host, allowed, denied, failures, bytes_up, bytes_down, first, last, _ in rows
     ]
+
+
+def _summed(index: AuditIndex, wanted: Filter) -> tuple[str, list[str | int]]:
+    """A query for the counts of parts that together are what is wanted: sums where there are any, else records."""
+    where, values = _conditions(replace(wanted, since=None, until=None))
+    whole, parts = sums.divide(index.database, wanted.since, wanted.until)
+    if replace(wanted, since=None, until=None, session="", host="") != Filter() or len(parts) > _MOST_PARTS:
+        where, values = _conditions(wanted)
+        return _counted(where), values
+    queries, all_values = [], list[str | int]()
+    if wanted.since is None and wanted.until is None:
+        chosen = where
+    else:
+        chosen = [*where, f"file IN ({', '.join(map(str, whole))})"]
+    queries.append(f"SELECT {_SUMMED} FROM sums WHERE {' AND '.join(chosen) or '1'}")  # noqa: S608
+    all_values += values
+    for file, begin, end in parts:
+        queries.append(_counted([*where, "file = ? AND time >= ? AND time < ?"]))
+        all_values += [*values, file, begin, end]
+    return " UNION ALL ".join(queries), all_values
+
+
+def _counted(where: list[str]) -> str:
+    return f"SELECT session, host, {COUNTS} FROM records WHERE {' AND '.join([*where, COUNTED])} GROUP BY session, host"  # noqa: S608
 
 
 def _is_rare(index: AuditIndex, host: str) -> bool:

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import random
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from broker.audit.keys import microseconds
 from broker.audit.log import AuditLog, LogSettings
 from broker.audit.neighbours import show
 from broker.audit.questions import BadQuestion, Filter, every, parse_moment, search, summarise
-from broker.audit.records import Kind, Record, Verdict
+from broker.audit.records import Entry, Kind, Record, Verdict
 from broker.policy.reasons import Reason
 from tests.broker.audit.logs import decision, files, lines, write_log
 
@@ -238,6 +239,87 @@ def test_summary(directory: Path) -> None:
         ("s-1", "other.example", 1, 0, 0, 0, 0),
     ]
     assert (first, last) == (START + 1_000_000, START + 8_000_000)
+
+
+def added_up(entries: Iterator[Entry]) -> dict[tuple[str, str], list[int]]:
+    """A summary, counted one record after the other."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for entry in entries:
+        host, at = entry.authority.rpartition(":")[0], microseconds(entry.time)
+        if entry.kind not in {"decision", "close"} or not host:
+            continue
+        row = rows.setdefault((entry.session, host), [0, 0, 0, 0, 0, at, at])
+        row[0] += (entry.kind == "decision") * (entry.verdict == "allow")
+        row[0] -= (entry.kind == "close") * (entry.verdict == "deny")
+        row[1] += (entry.verdict == "deny") * (entry.count or 1)
+        row[2] += entry.verdict == "failure"
+        row[3] += (entry.kind == "close") * entry.bytes_up
+        row[4] += (entry.kind == "close") * entry.bytes_down
+        row[5:] = min(row[5], at), max(row[6], at)
+    return rows
+
+
+def random_record(chance: random.Random) -> Record:
+    kind = chance.choice((Kind.DECISION, Kind.CLOSE, Kind.PROGRESS))
+    return Record(
+        kind=kind,
+        session=f"s-{chance.randrange(3)}",
+        authority=chance.choice(("api.example.com:443", "example.com:443", "other.example:80", "")),
+        verdict=chance.choice((Verdict.ALLOW, Verdict.DENY, Verdict.FAILURE, None)),
+        bytes_up=chance.randrange(100),
+        bytes_down=chance.randrange(10_000),
+        count=chance.choice((0, 0, 7)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_summary_adds_up_what_every_record_says(directory: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    now = START * 1000
+
+    def write(log: AuditLog, count: int) -> None:
+        nonlocal now
+        for _ in range(count):
+            now += chance.randrange(1, 3) * 1_000_000_000
+            log.append(random_record(chance))
+        log.flush()
+
+    wanted = [Filter(), Filter(session="s-1"), Filter(host="example.com"), Filter(session="s-2", host="other.example")]
+    for _ in range(12):
+        begin, end = sorted(START + chance.randrange(0, 500) * 1_000_000 for _ in range(2))
+        wanted += [Filter(since=begin), Filter(until=end), Filter(since=begin, until=end, host="api.example.com")]
+    wanted += [Filter(verdict="deny"), Filter(kind="close", since=START + 90_000_000)]
+    settings = LogSettings(clock=lambda: now, max_bytes=3000)
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(AuditLog.open(directory, settings=settings)) for _ in range(3)]
+        index = stack.enter_context(index_of(directory))
+        for _ in range(20):  # files that grow and files that are finished, taken in piece by piece
+            write(chance.choice(logs), chance.randrange(30))
+            index.refresh()
+        first, *_ = (path for path in sorted(directory.glob("*.jsonl")) if ".open." not in path.name)
+        for gone in (False, True):
+            if gone:
+                first.unlink()
+                index.refresh()
+            for one in wanted:
+                found_ = {
+                    (row.session, row.host): [
+                        row.allowed, row.denied, row.failures, row.bytes_up, row.bytes_down, row.first, row.last
+                    ]
+                    for row in summarise(index, one)
+                }  # fmt: skip
+                assert found_ == added_up(every(index, one)), (gone, one)
+        spans = index.database.execute("SELECT count(*) FROM files WHERE first IS NOT NULL").fetchone()
+        assert spans[0] > 6
+
+
+def test_a_summary_of_whole_files_reads_no_record(corpus: Path) -> None:
+    with index_of(corpus) as index:
+        expected = summarise(index, Filter())
+        assert expected
+        index.database.execute("DELETE FROM records")
+        assert summarise(index, Filter()) == expected
+        assert summarise(index, Filter(since=START)) == expected
 
 
 def test_show_gives_the_neighbours_and_what_their_hashes_prove(directory: Path) -> None:
