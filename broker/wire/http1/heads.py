@@ -101,7 +101,7 @@ def parse_request_head(
         raise Refusal(Reason.TARGET_TOO_LONG, f"a target of more than {limits.target_bytes} octets")
     section = bytes(data[line.end() : end])
     version = HTTP_11 if minor == b"1" else HTTP_10
-    if like is not None and section == like.section and _is_read_alike(like, method, target, version):
+    if like is not None and section == like.section and _is_read_alike(like, method, version):
         same = target == like.target and end + 2 == like.length
         return like if same else msgspec.structs.replace(like, target=target, length=end + 2)
     connect = method == b"CONNECT"
@@ -132,9 +132,9 @@ def parse_request_head(
     )
 
 
-def _is_read_alike(like: RequestHead, method: bytes, target: bytes, version: Version) -> bool:
-    """Whether the same fields mean the same here: besides them, nothing but these goes into how a request is read."""
-    return like.method.encode() == method and like.version is version and like.host != b"" and target[:1] == b"/"
+def _is_read_alike(like: RequestHead, method: bytes, version: Version) -> bool:
+    """Whether the same fields mean the same here: the target counts only where no Host stands among them."""
+    return like.method.encode() == method and like.version is version and like.host != b""
 
 
 def parse_response_head(data: bytes | bytearray, request_method: str, limits: Limits) -> ResponseHead | None:
