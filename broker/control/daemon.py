@@ -36,7 +36,7 @@ from broker.control.notify import notify
 from broker.control.operations import Operations
 from broker.control.store import Store, StoreError
 from broker.gateway.inspector import Inspector
-from broker.gateway.serve import preload, raise_descriptors
+from broker.gateway.serve import preload, preload_shared, raise_descriptors
 from broker.policy.document import parse_policy
 from broker.policy.load import local_machine
 from broker.policy.problems import PolicyError
@@ -70,6 +70,7 @@ type Chore = Coroutine[Any, Any, None]
 def preload_daemon() -> None:
     """Load what is otherwise loaded on first use: after a change of user this interpreter may be unreadable."""
     preload()
+    preload_shared()
     for codec in ("punycode", "utf-8", "latin-1", "ascii"):
         codecs.lookup(codec)
     parse_policy(_EVERYTHING, source="preload")

@@ -18,18 +18,17 @@ from broker.gateway.attach import AttachConnection
 from broker.gateway.broker import Broker
 from broker.gateway.inspector import Inspector
 from broker.gateway.resolve import Resolver, make_absolute
-from certs.names import read_suffixes
+from certs.names import is_registry_suffix, read_suffixes
 from certs.store import authority_directory
 
-LOADED_LATER = (
+CERTIFICATES = (
     "certs.authority",
     "certs.contexts",
     "certs.upstream",
     "cryptography.hazmat.backends.openssl.backend",
-    "concurrent.futures.thread",
     "cryptography.x509",
-    "broker.gateway.h2",
 )
+LOADED_LATER = (*CERTIFICATES, "concurrent.futures.thread", "broker.gateway.h2")
 
 
 def preload() -> None:
@@ -42,6 +41,13 @@ def preload() -> None:
             importlib.import_module(module)
         read_suffixes()
     "\u00e4".encode("idna")  # `ssl` and the suffix list want this codec and punycode's; once found, a codec stays
+
+
+def preload_shared() -> None:
+    """Load what every worker of a broker needs from its start on, before they are forked: once for all of them."""
+    for module in CERTIFICATES:
+        importlib.import_module(module)
+    is_registry_suffix("example")  # reads the list of them
 
 
 def _is_public(file: Path) -> bool:
