@@ -46,6 +46,8 @@ class Prepared:
 
 def run_broker(file: str) -> None:
     """Serve until told to end. Raises `PolicyError` or `StartError` where it cannot start."""
+    # More than any payload's: the kernel counts those in flight by user and refuses whoever may have less (unix(7)).
+    kernel.raise_descriptors()
     prepared = _prepare(file)
     runtime = prepared.runtime
     lock = take_lock(runtime)

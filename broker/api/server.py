@@ -42,13 +42,21 @@ class Bounds:
 class Connection(RequestHandler):
     """One connection, with the credentials of its peer."""
 
-    __slots__ = ("heard", "peer")
+    __slots__ = ("heard", "on_end", "peer")
 
-    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop, peer: Caller) -> None:
+    def __init__(
+        self, server: web.Server, loop: asyncio.AbstractEventLoop, peer: Caller, on_end: Callable[[], None]
+    ) -> None:
         # Nothing is unpacked: a small body must not become a large one.
         super().__init__(server, loop=loop, keepalive_timeout=KEEP_ALIVE, auto_decompress=False)
         self.peer = peer
         self.heard = False
+        self.on_end = on_end
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It has ended."""
+        super().connection_lost(exc)
+        self.on_end()
 
     def handle_error(
         self,
@@ -111,18 +119,28 @@ class ApiServer:
         self._bounds = bounds
         self._refusal = refusal
         self._server = web.Server(self._handle, handler_cancellation=not bounds.lasting)
+        self._open = 0
         self._routes = [(route.pattern, route) for route in routes]
         self._bodies = {route.name: msgspec.json.Decoder(route.body) for route in routes if route.body is not None}
 
-    async def serve(self, sock: socket.socket, peer: Caller) -> None:
-        """Take a connection. It is closed where there are too many."""
-        if len(self._server.connections) >= self._bounds.connections:
+    async def serve(self, sock: socket.socket, peer: Caller) -> bool:
+        """Take a connection. False: there are too many, so it was closed."""
+        if self._open >= self._bounds.connections:
             sock.close()
-            return
-        connection = Connection(self._server, self._loop, peer)
+            return False
+        connection = Connection(self._server, self._loop, peer, self._forget)
         sock.setblocking(False)
-        transport, _ = await self._loop.connect_accepted_socket(lambda: connection, sock)
+        self._open += 1
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(lambda: connection, sock)
+        except BaseException:
+            self._forget()
+            raise
         self._loop.call_later(PATIENCE, _close_silent, transport, connection)
+        return True
+
+    def _forget(self) -> None:
+        self._open -= 1
 
     async def close(self) -> None:
         """Let requests under way end, briefly."""

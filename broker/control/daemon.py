@@ -200,13 +200,18 @@ def _open(door: DoorSide, operations: Operations, inspector: Inspector, control:
     """From here on peers come in."""
     tasks: set[asyncio.Task[None]] = set()
 
+    async def serve(peer: Peer, connection: socket.socket) -> None:
+        taken = await control.serve(connection, _caller(peer))
+        door.tell(peer, "" if taken else "the broker serves as many connections as it can")
+
     def admit(peer: Peer, connection: socket.socket) -> None:
         if peer.role == CONTROL:
-            task = asyncio.ensure_future(control.serve(connection, _caller(peer)))
+            task = asyncio.ensure_future(serve(peer, connection))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         elif peer.role == ATTACH:
             operations.attached += 1
+            door.tell(peer)
             _receive(connection, inspector, operations.workers)
 
     door.on_peer = admit

@@ -2,11 +2,15 @@
 
 It exists because the broker lives in a user namespace of its own, where every other user looks like the same nobody:
 there, neither the credentials of a peer (SO_PEERCRED, unix(7)) nor the owner of a file can be told. The door stays
-outside, asks the kernel, and hands over connections with what it was told. It has no network to speak of and no right.
+outside, asks the kernel, and hands over connections with what it was told. It keeps each until the broker says that it
+has it: what a process without descriptors is sent is lost (SCM_RIGHTS, unix(7)), and then the door answers. It has no
+network to speak of and no right.
 """
 
 import array
 import contextlib
+import errno
+import itertools
 import os
 import selectors
 import socket
@@ -19,6 +23,7 @@ from typing import Final
 import msgspec
 
 from broker.api.faults import ApiError
+from broker.api.unserved import Unserved, as_response
 from broker.control.faults import Fault
 from broker.control.messages import MAX_MESSAGE, Rejected
 from broker.control.messages import encode as encode_for_runner
@@ -30,7 +35,6 @@ _UCRED: Final = struct.Struct("=iII")
 _MAX_GROUPS: Final = 65536  # NGROUPS_MAX
 _PAUSE: Final = 0.05  # seconds without descriptors before accepting is tried again
 _REPORT: Final = 1.0  # seconds between reports of refused peers: a stranger must not fill the log
-_LINGER: Final = 64  # refused connections kept open until their answer was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +46,12 @@ class Access:
 
 
 class Peer(msgspec.Struct, tag="peer", frozen=True, kw_only=True):
-    """Door → broker: a connection to the socket `role` was let in, and comes with this message."""
+    """Door → broker: a connection to the socket `role` was let in, and comes with this message.
 
+    The broker answers with its number: `Told`.
+    """
+
+    number: int
     role: str
     uid: int
     gid: int
@@ -70,11 +78,19 @@ class PolicyRefused(msgspec.Struct, tag="policy_refused", frozen=True, kw_only=T
     problems: tuple[Problem, ...]
 
 
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """Broker → door: whether it has the connection of this number; `trouble` says why not."""
+
+    number: int
+    trouble: str = ""
+
+
 type FromDoor = Peer | Refused | PolicyText | PolicyRefused
 
 READ_POLICY: Final = b"read the policy"
 decode_from_door = msgspec.json.Decoder(Peer | Refused | PolicyText | PolicyRefused).decode
-_encode = msgspec.json.Encoder().encode
+_decode_told = msgspec.json.Decoder(Told).decode
+encode_told = _encode = msgspec.json.Encoder().encode
 
 
 class Door:
@@ -89,7 +105,9 @@ class Door:
         self._policy = policy
         self._selector = selectors.DefaultSelector()
         self._refused: dict[str, tuple[float, int]] = {}
-        self._lingering: list[socket.socket] = []
+        self._unserved = Unserved()
+        self._handed: dict[int, tuple[str, socket.socket]] = {}  # the broker has not said that it has it
+        self._numbers = itertools.count()
 
     def run(self) -> None:
         """Return when the broker has gone."""
@@ -109,6 +127,13 @@ class Door:
         request = self._channel.recv(MAX_MESSAGE)
         if request == READ_POLICY:
             self._read_policy()
+        elif request:
+            told = _decode_told(request)
+            role, connection = self._handed.pop(told.number)
+            if told.trouble:
+                self._unserved.answer(connection, _NOT_TAKEN[role](told.trouble))
+            else:
+                connection.close()
         return bool(request)
 
     def _read_policy(self) -> None:
@@ -120,7 +145,13 @@ class Door:
         with os.fdopen(os.memfd_create("policy", os.MFD_CLOEXEC), "wb") as file:
             file.write(content)
             file.flush()
-            self._send(PolicyText(), file.fileno())
+            try:
+                self._send(PolicyText(), file.fileno())
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:
+                    raise
+                problem = Problem(found=f"cannot be handed over: {error.strerror}", expected="fewer in flight")
+                self._send(PolicyRefused(problems=(problem,)))
 
     def _accept(self, role: str) -> None:
         try:
@@ -132,24 +163,30 @@ class Door:
             return
         try:
             pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-            if is_let_in(self._access[role], uid, frozenset((gid, *_groups(connection)))):
-                self._send(Peer(role=role, uid=uid, gid=gid, pid=pid), connection.fileno())
-                connection.close()
-            else:
-                self._refuse(connection, role, uid, gid, pid)
+            groups = _groups(connection)
+        except OSError:
+            connection.close()
+            return
+        if is_let_in(self._access[role], uid, frozenset((gid, *groups))):
+            self._hand_over(connection, Peer(number=next(self._numbers), role=role, uid=uid, gid=gid, pid=pid))
+        else:
+            self._refuse(connection, role, uid, gid, pid)
+
+    def _hand_over(self, connection: socket.socket, peer: Peer) -> None:
+        try:
+            self._send(peer, connection.fileno())
         except ConnectionError:
             connection.close()
             raise  # it was the channel
+        except OSError as error:  # too many descriptors of this user are in flight
+            self._unserved.answer(
+                connection, _NOT_TAKEN[peer.role](f"the broker could not be given the connection ({error.strerror})")
+            )
+        else:
+            self._handed[peer.number] = peer.role, connection
 
     def _refuse(self, connection: socket.socket, role: str, uid: int, gid: int, pid: int) -> None:
-        connection.setblocking(False)
-        with contextlib.suppress(OSError):
-            connection.send(_REFUSALS[role](uid))
-            connection.shutdown(socket.SHUT_WR)
-        # Closed at once, what the peer has sent unread would become a reset that hides the answer from it.
-        self._lingering.append(connection)
-        if len(self._lingering) > _LINGER:
-            self._lingering.pop(0).close()
+        self._unserved.answer(connection, _REFUSALS[role](uid))
         last, count = self._refused.get(role, (0.0, 0))
         now = time.monotonic()
         if now - last >= _REPORT:
@@ -183,14 +220,21 @@ def _refusal_by_http(uid: int) -> bytes:
     error = ApiError(
         Fault.PEER_REFUSED, f"User {uid} may not use the control socket; the broker's configuration says who."
     )
-    body = _encode(error.document(""))
-    head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + body
+    return as_response(error)
 
 
 def _refusal_by_message(uid: int) -> bytes:
     return encode_for_runner(Rejected("peer_refused", f"user {uid} may not use the attach socket"))
 
 
+def _not_taken_by_http(trouble: str) -> bytes:
+    return as_response(ApiError(Fault.NOT_TAKEN, f"{trouble.capitalize()}. The request was not read; try again later."))
+
+
+def _not_taken_by_message(trouble: str) -> bytes:
+    return encode_for_runner(Rejected("not_taken", trouble))
+
+
 CONTROL, ATTACH = "control", "attach"
 _REFUSALS = {CONTROL: _refusal_by_http, ATTACH: _refusal_by_message}
+_NOT_TAKEN = {CONTROL: _not_taken_by_http, ATTACH: _not_taken_by_message}

@@ -1,12 +1,22 @@
 """The broker's side of the door: peers that were let in or refused, and the text of the policy file."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
-from broker.control.door import READ_POLICY, Peer, PolicyRefused, PolicyText, Refused, decode_from_door
+from broker.control.door import (
+    READ_POLICY,
+    Peer,
+    PolicyRefused,
+    PolicyText,
+    Refused,
+    Told,
+    decode_from_door,
+    encode_told,
+)
 from broker.control.messages import MAX_MESSAGE
 from broker.policy.problems import PolicyError, Problem
 
@@ -21,7 +31,7 @@ class DoorSide:
         self._answers: asyncio.Queue[str | PolicyError | ConnectionError] = asyncio.Queue()
         self._asking = asyncio.Lock()
         self.gone = asyncio.Event()
-        self.on_peer: Callable[[Peer, socket.socket], None] = lambda _peer, sock: sock.close()
+        self.on_peer: Callable[[Peer, socket.socket], None] = self._not_yet
         self.on_refused: Callable[[Refused], None] = lambda _: None
         channel.setblocking(False)
         asyncio.get_running_loop().add_reader(channel.fileno(), self._read)
@@ -36,6 +46,15 @@ class DoorSide:
         if not isinstance(answer, str):
             raise answer
         return answer
+
+    def tell(self, peer: Peer, trouble: str = "") -> None:
+        """Say that a peer's connection was taken, or why not: then the door answers it."""
+        with contextlib.suppress(OSError):  # the door has gone, or does not read; nobody else comes in then
+            self._channel.send(encode_told(Told(number=peer.number, trouble=trouble)))
+
+    def _not_yet(self, peer: Peer, connection: socket.socket) -> None:
+        connection.close()
+        self.tell(peer, "the broker does not serve yet")
 
     def close(self) -> None:
         """Let the door end: nobody comes in any more."""
@@ -61,9 +80,10 @@ class DoorSide:
 
     def _receive(self, message: bytes, descriptors: list[int]) -> None:
         match decode_from_door(message):
+            case Peer() as peer if not descriptors:  # lost on the way (SCM_RIGHTS, unix(7))
+                self.tell(peer, "the broker has no file descriptor left")
             case Peer() as peer:
-                if descriptors:  # else this process has none left, and the kernel has closed the connection
-                    self.on_peer(peer, socket.socket(fileno=descriptors[0]))
+                self.on_peer(peer, socket.socket(fileno=descriptors[0]))
             case PolicyText() if not descriptors:
                 problem = Problem(found="cannot be taken over: no descriptor is left", expected="fewer connections")
                 self._answers.put_nowait(PolicyError("policy", [problem]))

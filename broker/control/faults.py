@@ -17,6 +17,7 @@ class Fault(AnyFault):
     UNKNOWN_SESSION: Final = FaultKind("unknown_session", 404, "There is no such session.")
     TOO_MANY_GRANTS: Final = FaultKind("too_many_grants", 409, "Too many grants are in force.")
     POLICY_REFUSED: Final = FaultKind("policy_refused", 422, "The policy file is refused; the policy in force stays.")
+    NOT_TAKEN: Final = FaultKind("not_taken", 503, "The broker did not take the connection.")
     RECORD_UNAVAILABLE: Final = FaultKind("record_unavailable", 503, "It cannot be put on record, so it was not done.")
 
 

@@ -70,7 +70,7 @@ class Finished(msgspec.Struct, tag="finished", forbid_unknown_fields=True, froze
 
 
 # After these a session may be served again; after any other it will not be.
-PASSING: Final = frozenset({"egress_off", "broker_stopped", "audit_unavailable", "bad_request"})
+PASSING: Final = frozenset({"egress_off", "broker_stopped", "audit_unavailable", "bad_request", "not_taken"})
 
 
 def may_attach_again(reason: str) -> bool:

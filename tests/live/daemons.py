@@ -136,12 +136,13 @@ def broker_daemon(
     enabled: bool = True,
     limits: str = "",
     environ: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[Daemon]:
     """A running broker. `extra` is the rest of its configuration, from the keys of [broker] on."""
     # pytest's own directories are closed to the user that a broker of root's serves as.
     place = Path(tempfile.mkdtemp(prefix="wicketgate-test-"))
     place.chmod(0o755)
-    daemon = Daemon(place, rules, extra, enabled, environ or {})
+    daemon = Daemon(place, rules, extra, enabled, environ or {}, prefix)
     try:
         daemon.write_policy(limits=limits)
         daemon.start()

@@ -1,23 +1,29 @@
 """The runner's gate: a process outside of the runner's user namespace that lets peers in, and does nothing else.
 
 Inside that namespace every other user looks like the same nobody, so the credentials of a peer (SO_PEERCRED, unix(7))
-can only be told out here. It hands accepted connections over with what the kernel said of them. It is also the process
-that was started: it passes signals on, ends when the runner ends, and the runner ends when it does.
+can only be told out here. It hands accepted connections over with what the kernel said of them, and keeps each until
+the runner says that it has it: what a process without descriptors is sent is lost (SCM_RIGHTS, unix(7)), and then the
+gate answers. It is also the process that was started: it passes signals on, ends when the runner ends, and the runner
+ends when it does.
 """
 
 import array
 import contextlib
+import errno
 import os
 import selectors
 import signal
 import socket
 import struct
+import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from broker.api.faults import ApiError
+from broker.api.unserved import Unserved, as_response
 from netns import kernel
 from netns.joining import PASSED_ON
 from wicketgate.runner.faults import Fault
@@ -27,7 +33,15 @@ SO_PEERGROUPS: Final = 59
 _UCRED: Final = struct.Struct("=iII")
 _MAX_GROUPS: Final = 65536
 FAILED: Final = 125
-_LINGER: Final = 64  # refused connections kept open until their answer was read
+_PAUSE: Final = 0.05  # seconds without descriptors before accepting is tried again
+_NEWS: Final = 16  # bytes of an answer of the runner's at most
+# Runner → gate, one for each connection, in their order.
+TAKEN, NO_DESCRIPTOR, TOO_MANY = b"taken", b"no descriptor", b"too many"
+_CURE: Final = "so the request was not read and nothing was started."
+_EXHAUSTED: Final = {
+    NO_DESCRIPTOR: f"The runner has no file descriptor left, {_CURE} Stop something, or raise its limit (LimitNOFILE).",
+    TOO_MANY: f"The runner serves as many connections as it can, {_CURE} Close one, or try again.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,59 +77,88 @@ class Gate:
         self._admitted = admitted
         self._pid = pid
         self._keeper = keeper
-        self._lingering: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        self._unserved = Unserved()
+        self._handed: deque[socket.socket] = (
+            deque()
+        )  # handed over, oldest first; the runner has not said that it has it
+        self._next: tuple[socket.socket, Peer] | None = None  # let in, while the runner reads too slowly to be told
 
     def run(self) -> int:
         """The runner's exit code. The signals that are passed on must be blocked."""
         signals = kernel.signal_descriptor(PASSED_ON)
         ended, alone = os.pidfd_open(self._pid), os.pidfd_open(self._keeper)
         failed = 0
-        self._listener.setblocking(False)
-        selector = selectors.DefaultSelector()
-        for fd in (signals, ended, alone, self._listener.fileno()):
-            selector.register(fd, selectors.EVENT_READ)
+        for one in (self._listener, self._channel):
+            one.setblocking(False)
+        for fd in (signals, ended, alone, self._listener.fileno(), self._channel.fileno()):
+            self._selector.register(fd, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
+            for key, events in self._selector.select():
                 if key.fd == ended:
                     code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
                     return failed or (code if code >= 0 else 128 - code)
                 if key.fd == alone:
-                    selector.unregister(alone)
+                    self._selector.unregister(alone)
                     failed = FAILED
                     say("the process that cleans up after a kill has gone, so the runner ends")
                     os.kill(self._pid, signal.SIGTERM)
                 elif key.fd == signals:
                     for number, _code in kernel.read_signals(signals):
                         os.kill(self._pid, number)
+                elif key.fd == self._channel.fileno():
+                    self._exchange(events)
                 else:
                     self._accept()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # that one connection has gone, or the runner is about to
+        try:
             connection, _ = self._listener.accept()
-            with connection:
-                pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-                if uid in self._admitted.uids or not self._admitted.gids.isdisjoint((gid, *_groups(connection))):
-                    peer = Peer(uid=uid, gid=gid, pid=pid, administrator=uid in self._admitted.administrators)
-                    rights = array.array("i", [connection.fileno()])
-                    self._channel.sendmsg([encode(peer)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-                else:
-                    self._refuse(connection, uid)
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+                time.sleep(_PAUSE)
+            return  # or that one connection has gone
+        try:
+            pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            groups = _groups(connection)
+        except OSError:
+            connection.close()
+            return
+        if uid in self._admitted.uids or not self._admitted.gids.isdisjoint((gid, *groups)):
+            peer = Peer(uid=uid, gid=gid, pid=pid, administrator=uid in self._admitted.administrators)
+            self._hand_over(connection, peer)
+        else:
+            sentence = f"User {uid} may not use this socket; the runner's configuration says who."
+            self._unserved.answer(connection, as_response(ApiError(Fault.PEER_REFUSED, sentence)))
 
-    def _refuse(self, connection: socket.socket, uid: int) -> None:
-        error = ApiError(
-            Fault.PEER_REFUSED, f"User {uid} may not use this socket; the runner's configuration says who."
-        )
-        body = encode(error.document(""))
-        head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
-        connection.setblocking(False)
+    def _hand_over(self, connection: socket.socket, peer: Peer) -> None:
+        rights = array.array("i", [connection.fileno()])
+        try:
+            self._channel.sendmsg([encode(peer)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except BlockingIOError:
+            self._next = connection, peer
+            self._selector.unregister(self._listener)
+            self._selector.modify(self._channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        except OSError as error:  # the runner is about to go, or too many descriptors of this user are in flight
+            detail = f"The runner could not be given the connection ({error.strerror}), {_CURE} Try again."
+            self._unserved.answer(connection, as_response(ApiError(Fault.EXHAUSTED, detail)))
+        else:
+            self._handed.append(connection)
+
+    def _exchange(self, events: int) -> None:
+        """Hear what became of connections, and go on where the runner reads again."""
         with contextlib.suppress(OSError):
-            connection.send(f"{head}Connection: close\r\n\r\n".encode() + body)
-            connection.shutdown(socket.SHUT_WR)
-        # Closed at once, what the peer has sent unread would become a reset that hides the answer from it.
-        self._lingering.append(connection.dup())
-        if len(self._lingering) > _LINGER:
-            self._lingering.pop(0).close()
+            while self._handed and (news := self._channel.recv(_NEWS)):
+                connection = self._handed.popleft()
+                if news == TAKEN:
+                    connection.close()
+                else:
+                    self._unserved.answer(connection, as_response(ApiError(Fault.EXHAUSTED, _EXHAUSTED[news])))
+        if events & selectors.EVENT_WRITE and self._next is not None:
+            (connection, peer), self._next = self._next, None
+            self._selector.modify(self._channel, selectors.EVENT_READ)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._hand_over(connection, peer)
 
 
 def _groups(connection: socket.socket) -> tuple[int, ...]:

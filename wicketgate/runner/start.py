@@ -58,7 +58,7 @@ from wicketgate.identity import Identity, prepare_state, serving_identity
 from wicketgate.runner.admission import Admission
 from wicketgate.runner.app import runner_server
 from wicketgate.runner.config import SOCKET_NAME, Account, ConfigError, RunnerConfig, parse_config
-from wicketgate.runner.gate import Admitted, Gate, decode_peer
+from wicketgate.runner.gate import NO_DESCRIPTOR, TAKEN, TOO_MANY, Admitted, Gate, decode_peer
 from wicketgate.runner.mode import FullAccess
 from wicketgate.runner.openapi import openapi_document
 from wicketgate.runner.operations import Operations
@@ -98,6 +98,8 @@ class Prepared:
 
 def run_runner(file: str) -> int:
     """Serve until told to end; the exit code. Raises ConfigError or LaunchError where it cannot start."""
+    # More than any payload's: the kernel counts those in flight by user and refuses whoever may have less (unix(7)).
+    kernel.raise_descriptors()
     prepared = _prepare(file)
     lock = _take_lock(prepared.runtime)
     keeper = start_keeper(partial(_forget_socket, prepared.runtime))  # before anything is made that it removes
@@ -405,5 +407,10 @@ async def _take_peers(channel: socket.socket, server: ApiServer) -> None:
             return
         peer = decode_peer(message)
         caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid, administrator=peer.administrator)
-        for fd in descriptors:
-            await server.serve(socket.socket(fileno=fd), caller)
+        if not descriptors:
+            news = NO_DESCRIPTOR
+        elif await server.serve(socket.socket(fileno=descriptors[0]), caller):
+            news = TAKEN
+        else:
+            news = TOO_MANY
+        await loop.sock_sendall(channel, news)

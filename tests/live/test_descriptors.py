@@ -1,0 +1,150 @@
+"""Descriptors that run out, in a daemon or in flight: whoever asks is told, and no payload brings it about."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.daemons import broker_daemon
+from tests.live.runners import Daemon, daemon
+from tests.live.runs import children, line, running, until
+from wicketgate.runner.client import Call
+
+pytestmark = pytest.mark.live
+RULES = '[[rule]]\nname = "one"\naction = "allow"\nhosts = ["api.example.com"]\n'
+HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+# Sends descriptors that nobody takes until the kernel lets this user have no more of them under way (unix(7)).
+IN_FLIGHT = """
+import array, resource, signal, socket
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+pairs = []
+try:
+    while True:
+        pairs.append(socket.socketpair())
+        near = pairs[-1][0]
+        near.setblocking(False)
+        rights = array.array("i", [near.fileno()] * 250)
+        try:
+            while True:
+                near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except BlockingIOError:
+            pass
+except OSError as error:
+    print(error.errno, flush=True)
+signal.pause()
+"""
+ETOOMANYREFS = "109"
+
+
+@contextmanager
+def too_many_in_flight() -> Iterator[None]:
+    """A payload of the serving user that has as many descriptors in flight as it may."""
+    with running("--", "/usr/bin/python3", "-c", IN_FLIGHT, stdout=subprocess.PIPE) as flood:
+        assert line(flood.stdout) == ETOOMANYREFS
+        yield
+
+
+@contextmanager
+def connected(path: Path, number: int) -> Iterator[list[socket.socket]]:
+    held = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(number)]
+    try:
+        for one in held:
+            one.settimeout(60)
+            one.connect(str(path))
+        yield held
+    finally:
+        for one in held:
+            one.close()
+
+
+def told(one: socket.socket) -> dict[str, object]:
+    """The problem document of an answer that nobody asked for."""
+    answer = b""
+    while more := one.recv(65536):
+        answer += more
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
+    document: dict[str, object] = json.loads(body)
+    return document
+
+
+async def test_a_payload_does_not_keep_the_runner_from_taking_connections() -> None:
+    # What many service managers start a daemon with is less than what a payload may have.
+    with daemon(prefix=("prlimit", f"--nofile=1024:{HARD}")) as made, too_many_in_flight():
+        for _ in range(2):
+            async with made.client() as runner:
+                assert (await runner.run(Call(bash="echo fine"))).stdout == b"fine\n"
+
+
+def test_a_payload_does_not_keep_the_broker_from_taking_connections() -> None:
+    with too_many_in_flight(), broker_daemon(RULES, prefix=("prlimit", f"--nofile=1024:{HARD}")) as broker:
+        for _ in range(2):
+            assert broker.ask("GET", "/v1/grants")[0] == 200
+
+
+async def test_a_payload_has_fewer_descriptors_than_those_who_serve_it() -> None:
+    with daemon(prefix=("prlimit", "--nofile=3000:3000")) as made:
+        async with made.client() as runner:
+            for call in (Call(bash="ulimit -Hn"), Call(python="import resource as r; print(r.getrlimit(7)[1])")):
+                assert int((await runner.run(call)).stdout) == 3000 - 1024
+
+
+def test_a_runner_without_descriptors_says_so() -> None:
+    with daemon(prefix=("prlimit", "--nofile=128:128"), extra="parked = 0") as made:
+        assert made.process is not None
+        with connected(made.socket, 128) as held:
+            document = told(held[-1])
+            assert (document["code"], document["status"]) == ("exhausted", 503)
+            assert "no file descriptor left" in str(document["detail"])
+        until(lambda: _serves(made))
+        with connected(made.socket, 1):
+            gate = made.process.pid
+            until(lambda: len(os.listdir(f"/proc/{gate}/fd")) < 100)
+
+
+def test_a_runner_that_serves_as_many_as_it_can_says_so() -> None:
+    with daemon() as made, connected(made.socket, 513) as held:
+        document = told(held[-1])
+        assert (document["code"], document["status"]) == ("exhausted", 503)
+
+
+def test_a_broker_that_serves_as_many_as_it_can_says_so() -> None:
+    with broker_daemon(RULES) as broker:
+        with connected(broker.control, 257) as held:
+            document = told(held[-1])
+            assert (document["code"], document["status"]) == ("not_taken", 503)
+        until(broker.is_ready)
+
+
+def test_a_broker_without_descriptors_says_so() -> None:
+    with broker_daemon(RULES, prefix=("prlimit", "--nofile=128:128")) as broker:
+        with connected(broker.control, 128) as held:
+            document = told(held[-1])
+            assert (document["code"], document["status"]) == ("not_taken", 503)
+            assert "no file descriptor left" in str(document["detail"])
+        until(broker.is_ready)
+
+
+def test_a_runner_that_stands_still_is_waited_for_and_the_gate_goes_on() -> None:
+    with daemon() as made:
+        gate, _, runner, _ = made.processes()
+        os.kill(runner, 19)
+        with connected(made.socket, 400):  # more than the channel between the two holds
+            until(lambda: len(os.listdir(f"/proc/{gate}/fd")) > 100)
+            assert children(gate)
+            os.kill(runner, 18)
+            until(lambda: len(os.listdir(f"/proc/{gate}/fd")) < 100)
+        until(lambda: _serves(made))
+        assert made.stop() == 0
+
+
+def _serves(made: Daemon) -> bool:
+    ask = ["curl", "-sf", "--unix-socket", str(made.socket), "http://localhost/v1/health"]
+    return subprocess.run(ask, capture_output=True, check=False).returncode == 0
