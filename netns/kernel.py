@@ -16,6 +16,7 @@ PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 CAPABILITY_VERSION_3 = 0x20080522
 CLOSE_RANGE_CLOEXEC = 4
 _SYS_CLOSE_RANGE, _LAST = 436, 0xFFFFFFFF  # on every architecture; the highest number that there can be
+_SYS_OPENAT2, _RESOLVE_IN_ROOT = 437, 0x10
 SIGNAL_INFO = 128  # size of struct signalfd_siginfo
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -139,6 +140,17 @@ def inherit_only(keep: set[int]) -> None:
                     os.set_inheritable(fd, False)
     for fd in {0, 1, 2} | keep:
         os.set_inheritable(fd, True)
+
+
+def open_in_root(root: int, path: str, flags: int) -> int:
+    """Open a path as a process would whose root directory this is (openat2(2), RESOLVE_IN_ROOT). Raises OSError."""
+    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT)
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    fd = int(_libc.syscall(ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(root), os.fsencode(path), ctypes.byref(how), size))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return fd
 
 
 def raise_descriptors() -> None:

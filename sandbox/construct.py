@@ -10,6 +10,7 @@ of a program that waits for a word; then `occupy`, where the workspace is survey
 
 import codecs
 import contextlib
+import errno
 import importlib
 import os
 import resource
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from netns import kernel
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
 from sandbox.launch import Entry, Launched, launch
@@ -35,8 +37,10 @@ if TYPE_CHECKING:  # loaded where there is a workspace or a control group: a com
 
 HOLD_SECONDS, POLL_SECONDS = 10.0, 0.0002
 HOLD_ATTEMPTS = 5
+KEPT_BACK = 1024  # descriptors of the hard limit that no payload may have
 GITS = "git"  # below the state: repositories that payloads made at the top of a workspace
 _AGAIN = "Start it again."
+_TRY = "`wicketgate doctor` tries each step."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,8 @@ def build(  # noqa: PLR0913  one parameter a part
         built = _start(spec, ground, limits, operations, network, stdio, undo)
         built.init, built.guard = _wait_held(built.launched), guard
         _verify(built.init, guard, workspace)
+        if spec.call.directory:
+            _check_directory(built)
         _bound(built, limits)
         built.begin()
         undo.pop_all()
@@ -423,8 +429,7 @@ def _find_held(launched: Launched) -> int | None:
     if found and _has_no_capabilities(found[0]):
         return found[0]
     if os.waitid(os.P_PID, launched.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-        cause = "bubblewrap could not build the sandbox; what it said is on the command's standard error."
-        raise LaunchError(Code.SANDBOX_FAILED, cause, "`wicketgate doctor` tries each step.")
+        raise LaunchError(Code.SANDBOX_FAILED, "bubblewrap could not build the sandbox.", _TRY)
     return None
 
 
@@ -454,6 +459,21 @@ def _verify(init: int, guard: Guard | None, workspace: "Workspace | None") -> No
         raise LaunchError(Code.BAD_WORKSPACE, cause, _AGAIN) from error
 
 
+def _check_directory(built: Built) -> None:
+    """Refuse a directory that is not there, which bubblewrap would say where the command speaks."""
+    try:
+        root = os.open(f"/proc/{built.init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.close(kernel.open_in_root(root, built.directory, os.O_PATH | os.O_DIRECTORY))
+        finally:
+            os.close(root)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return  # a container's filter of before Linux 5.6: bubblewrap says it
+        cause = f"The directory {built.directory!r} cannot be entered in the sandbox ({error.strerror})."
+        raise LaunchError(Code.BAD_CALL, cause, "Name a directory of the workspace.") from error
+
+
 def _bound(built: Built, limits: Limits) -> None:
     try:
         for limit in _inner(limits):
@@ -477,7 +497,11 @@ def _abandon(launched: Launched) -> None:
 
 
 def _hard_limit(number: int) -> int:
-    return resource.getrlimit(number)[1]
+    hard = resource.getrlimit(number)[1]
+    if number != resource.RLIMIT_NOFILE or hard == resource.RLIM_INFINITY:
+        return hard
+    # Whoever has as many descriptors in flight as a process of ours may have open keeps it from sending any (unix(7)).
+    return hard - min(KEPT_BACK, hard // 2)
 
 
 def _triples(limits: tuple[Rlimit, ...]) -> tuple[tuple[int, int, int], ...]:

@@ -19,6 +19,7 @@ from sandbox.children import Child
 from sandbox.construct import Built, Ground, build
 from sandbox.errors import Code, LaunchError
 from sandbox.host import find_command
+from sandbox.last_words import with_last_words
 from sandbox.launch import Entry, enter
 from sandbox.lot import Lot
 from sandbox.parked import Parked, shape_of, suits
@@ -214,18 +215,27 @@ def _release(
 def _build(
     workshop: Workshop, spec: SandboxSpec, rights: Rights, cable: Cable | None, streams: Streams | None
 ) -> Built:
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return build(
-            spec,
-            workshop.ground,
-            limits=rights.limits,
-            workspace=rights.workspace,
-            network=None if cable is None else cable.bridge.sandbox_fd,
-            stdio={0: null, 1: null, 2: null} if streams is None else streams.stdio,
-        )
-    finally:
-        os.close(null)
+    with contextlib.ExitStack() as undo:
+        if streams is None:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, null)
+            errors, writer = os.pipe2(os.O_CLOEXEC)  # bubblewrap's; what it then becomes here writes nothing
+            undo.callback(os.close, errors)
+            undo.callback(os.close, writer)
+            stdio = {0: null, 1: null, 2: writer}
+        else:
+            stdio, errors = streams.stdio, (streams.err or streams.out).reader
+        try:
+            return build(
+                spec,
+                workshop.ground,
+                limits=rights.limits,
+                workspace=rights.workspace,
+                network=None if cable is None else cable.bridge.sandbox_fd,
+                stdio=stdio,
+            )
+        except LaunchError as error:
+            raise with_last_words(error, errors) from error
 
 
 def _discard(workshop: Workshop, parked: Parked | None) -> None:

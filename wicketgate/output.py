@@ -61,6 +61,11 @@ class Capture:
         """For `launch`."""
         return {number: pipe.writer for number, pipe in enumerate(self._pipes, 1)}
 
+    @property
+    def errors(self) -> int:
+        """Where standard error can be read."""
+        return self._pipes[1].reader
+
     def drains(self) -> dict[int, Callable[[], bool]]:
         """For `supervise`. Call it after the launch: it closes this process's own write ends."""
         for pipe in self._pipes:

@@ -6,7 +6,9 @@ the serving user, enter the user namespace, start the payload, wait.
 
 import os
 
+from netns import kernel
 from sandbox.host import find_command, look_at_host
+from sandbox.inherited import check_streams
 from sandbox.spec import Authority as Rights
 from sandbox.supervise import block_signals
 from sandbox.terminal import KeptTerminal
@@ -18,6 +20,9 @@ __all__ = ["Outcome", "Request", "run"]
 
 def run(request: Request) -> Outcome:
     """Run the command to its end. Raises LaunchError or Interrupted before anything of the command was executed."""
+    # More than any payload's: the kernel counts those in flight by user and refuses whoever may have less (unix(7)).
+    kernel.raise_descriptors()
+    check_streams((0,) if request.capture else (0, 1, 2))
     host = look_at_host()
     find_command(request.argv[0], request.workspace)
     identity = serving_identity()

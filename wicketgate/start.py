@@ -14,6 +14,7 @@ from netns.kernel import enter_user_namespace, explain_namespaces
 from sandbox.construct import Ground, build, preload
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
+from sandbox.last_words import with_last_words
 from sandbox.ownership import lend_workspace
 from sandbox.spec import Authority as Rights
 from sandbox.spec import Call, SandboxSpec, Terminal
@@ -130,7 +131,12 @@ class Start:
         with contextlib.nullcontext() if capture is None else capture:
             stdio = capture.stdio if capture is not None else {}
             check_interrupted()
-            built = build(spec, ground, workspace=request.judged, stdio=stdio)
+            try:
+                built = build(spec, ground, workspace=request.judged, stdio=stdio)
+            except LaunchError as error:
+                if capture is None:
+                    raise
+                raise with_last_words(error, capture.errors) from error
             keeper = None if ground.keeper is None else ground.keeper.pid
             watched = {**(drains or {}), **(capture.drains() if capture is not None else {})}
             ending = supervise(built.launched, timeout=spec.timeout, broker=broker, keeper=keeper, drains=watched)

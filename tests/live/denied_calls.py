@@ -5,6 +5,7 @@ policy               a container's seccomp policy refuses unshare(2) and namespa
 no-nf-tables         the kernel has no netlink for packet filters
 no-netlink           the kernel has no netlink at all
 no-network           network namespaces are refused, user namespaces are not
+no-pivot-root        bubblewrap cannot change the root directory
 no-bwrap             there is no bubblewrap (a mount namespace without it)
 one-id               a user namespace with root as the only user
 """
@@ -17,8 +18,8 @@ import sys
 from pathlib import Path
 
 NUMBERS = {
-    "x86_64": {"unshare": 272, "clone": 56, "clone3": 435, "socket": 41},
-    "aarch64": {"unshare": 97, "clone": 220, "clone3": 435, "socket": 198},
+    "x86_64": {"unshare": 272, "clone": 56, "clone3": 435, "socket": 41, "pivot_root": 155},
+    "aarch64": {"unshare": 97, "clone": 220, "clone3": 435, "socket": 198, "pivot_root": 41},
 }[os.uname().machine]
 CLONE_NAMESPACES = 0x7E020000
 LOAD, EQUAL, ANY, RETURN = 0x20, 0x15, 0x45, 0x06
@@ -85,6 +86,8 @@ def main(rule: str, program: list[str]) -> None:
             install(deny("socket", errno.EPROTONOSUPPORT, argument=2, value=12))
         case "no-netlink":
             install(deny("socket", errno.EAFNOSUPPORT, argument=0, value=16))
+        case "no-pivot-root":
+            install(deny("pivot_root", errno.EPERM))
         case "no-bwrap":
             enter_user_namespace(*everyone())
             os.unshare(os.CLONE_NEWNS)

@@ -379,3 +379,13 @@ async def test_a_workspace_that_is_exchanged_all_the_time(served: Daemon, by: st
         else:
             path.chmod(0o700)
             shutil.rmtree(path)
+
+
+async def test_what_bubblewrap_said_is_told_on_every_route() -> None:
+    poorer = (PYTHON, str(Path(__file__).with_name("denied_calls.py")), "no-pivot-root")
+    with daemon(prefix=poorer, extra="parked = 0") as made:
+        (refusal,) = await refused_everywhere(made, Authority())
+        assert refusal[:2] == ("sandbox_failed", 503)
+        assert refusal[2].startswith(
+            "bubblewrap could not build the sandbox: bwrap: pivot_root: Operation not permitted."
+        )
