@@ -87,6 +87,20 @@ class Dialler:
             task.add_done_callback(self._tasks.discard)
         return dialling
 
+    def refuses(self, dialled: str, opened: tuple[Network, ...]) -> Refusal | None:
+        """Why a rule that opens `opened` would not have dialled the address that something is connected to."""
+        links = self._links()
+        try:
+            judge_answers(
+                [ip_address(dialled.rpartition(":")[0].strip("[]"))],
+                opened=opened,
+                own=links.own,
+                on_link=links.on_link,
+            )
+        except Refusal as refusal:
+            return refusal
+        return None
+
     async def _look_up(self, dialling: "Dialling", name: HostName, opened: tuple[Network, ...]) -> None:
         try:
             answers = await self._ask(name)

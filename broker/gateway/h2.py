@@ -20,6 +20,7 @@ from broker.gateway.records import About
 from broker.gateway.requests import judged_question
 from broker.gateway.tls_streams import TlsStream
 from broker.gateway.upstreams import Upstream
+from broker.policy.addresses import Network
 from broker.policy.authority import Authority, parse_authority
 from broker.policy.decide import Denied
 from broker.policy.facts import Facts, Stage
@@ -65,6 +66,7 @@ class H2Connection:
         self._link: UpstreamLink | None = None  # where the next request goes
         self._reaching: Reaching | None = None
         self._rule = ORDINARY  # of the upstream that is reached or in use
+        self._opened: tuple[Network, ...] = ()  # what else it could have been reached at
         self._exchanges: dict[int, H2Exchange] = {}
         self._has_paid = False
         self._is_leaving = False  # the client said GOAWAY
@@ -85,7 +87,8 @@ class H2Connection:
     def judge_again(self) -> None:
         """End the streams that the policy does not allow any more."""
         for exchange in list(self._exchanges.values()):
-            verdict = self._session.decide(self._facts(exchange.request, self._asked))
+            facts = self._facts(exchange.request, self._asked)
+            verdict = self._session.decide_again(facts, exchange.allowed, exchange.about.dialled)
             if isinstance(verdict, Denied):
                 self._reset(exchange, Reason.POLICY_CHANGED, verdict.detail)
 
@@ -237,9 +240,10 @@ class H2Connection:
             detail = "another rule's certificate is in use on this connection; open a new one"
             self.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, detail))
         elif self._link is not None:
-            self._link.send(exchange)
+            self._send(self._link, exchange)
         elif self._reaching is None:
             self._rule = rule
+            self._opened = exchange.allowed.addresses
             self._reaching = reaching = Reaching(
                 self._session.dialler,
                 self._session.inspector,
@@ -250,7 +254,16 @@ class H2Connection:
                 alpn=ALPN,
                 rule=rule,
             )
-            reaching.start(exchange.allowed.addresses)
+            reaching.start(self._opened)
+
+    def _send(self, link: UpstreamLink, exchange: H2Exchange) -> None:
+        """Over an upstream that was reached for another request, if this one's rule opens its address too."""
+        opened = exchange.allowed.addresses
+        refusal = None if opened == self._opened else self._session.dialler.refuses(link.address, opened)
+        if refusal is None:
+            link.send(exchange)
+        else:
+            self.fail(exchange, refusal)
 
     def _reached(self, outcome: Upstream | Refusal) -> None:
         self._reaching = None
@@ -262,7 +275,7 @@ class H2Connection:
         self._link = link = UpstreamLink(self._session, outcome, self, self._asked)
         link.start()
         for exchange in waiting:
-            link.send(exchange)
+            self._send(link, exchange)
 
     def link_ended(self, link: UpstreamLink) -> None:
         if self._link is link:

@@ -59,7 +59,7 @@ class UpstreamLink:
         self._session = session
         self._owner = owner
         self._authority = authority
-        self._address = upstream.address
+        self.address = upstream.address
         self._exchanges: dict[int, H2Exchange] = {}
         self._queue: deque[H2Exchange] = deque()
         self._draining = False
@@ -117,7 +117,7 @@ class UpstreamLink:
     def _send_now(self, exchange: H2Exchange) -> None:
         h2, up = self.frames.h2, exchange.up
         headers = format_request(exchange.request, host=format_host(self._authority, "https"))
-        exchange.about.dialled = self._address
+        exchange.about.dialled = self.address
         exchange.awaited_since = self._session.reactor.now
         upstream_id = h2.get_next_available_stream_id()
         bodiless = up.ended and not up.waiting and up.trailers is None

@@ -155,7 +155,7 @@ class HttpConnection:
         """End a request under way that the policy does not allow any more."""
         if self._question is None or self._allowed is None:
             return
-        verdict = self._session.decide(self._question.facts)
+        verdict = self._session.decide_again(self._question.facts, self._allowed, self._about.dialled)
         if isinstance(verdict, Denied):
             self.abort(Reason.POLICY_CHANGED, verdict.detail)
 

@@ -7,7 +7,7 @@ from broker.gateway.reactor import HANGUP, OUT, Handler
 from broker.gateway.requests import Question
 from broker.gateway.session import Session
 from broker.gateway.streams import Piece
-from broker.gateway.upstreams import Upstream
+from broker.gateway.upstreams import Pool, Upstream
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed
 from broker.policy.reasons import Refusal
@@ -49,8 +49,8 @@ class UpstreamSide:
         self._failed = failed
         self._reaching: Reaching | None = None
         self._question: Question | None = None
-        self._pool = ""
-        self._own: tuple[str, Authority, Upstream] | None = None  # kept for this connection's next request
+        self._pool: Pool = ""
+        self._own: tuple[Pool, Authority, Upstream] | None = None  # kept for this connection's next request
         self._taken = 0  # bytes that the current upstream had been given before
         self.current: Upstream | None = None
         self.hung_up = False  # the current one has said that it sends nothing more
@@ -75,8 +75,9 @@ class UpstreamSide:
         self._question = question
         authority = question.facts.authority
         rule = allowed.rule.upstream
-        # One that was reached with a rule's certificate serves no request of another rule.
-        pool = self._pool = self._scheme if rule is ORDINARY else f"{self._scheme} {rule}"
+        opened = allowed.addresses
+        # One that was reached with a rule's certificate, or at an address that a rule opens, serves no other rule.
+        pool = self._pool = self._scheme if rule is ORDINARY and not opened else (self._scheme, rule, opened)
         if not fresh:
             kept = self._take_own(pool, authority)
             if kept is not None:
@@ -95,7 +96,7 @@ class UpstreamSide:
             done=self._outcome,
             rule=rule,
         )
-        reaching.start(allowed.addresses)
+        reaching.start(opened)
 
     def explain(self, error: OSError) -> Refusal:
         """Why the upstream broke."""
@@ -148,7 +149,7 @@ class UpstreamSide:
             pass
         return False
 
-    def _take_own(self, pool: str, authority: Authority) -> Upstream | None:
+    def _take_own(self, pool: Pool, authority: Authority) -> Upstream | None:
         own = self._own
         # By identity first: authorities are parsed by way of a cache, and comparing them costs more than all the rest.
         if own is None or own[0] != pool or (own[1] is not authority and own[1] != authority):

@@ -151,6 +151,19 @@ class Session:
             return Denied(Reason.AUDIT_UNAVAILABLE, None, str(error))
         return verdict
 
+    def decide_again(self, facts: Facts, before: Allowed, dialled: str) -> Verdict:
+        """What the policy says now of something that it allowed `before` and that is connected to `dialled`, if it is.
+
+        Where it may go is part of the answer: a rule that does not open the address any more does not keep it open.
+        """
+        verdict = self.decide(facts)
+        if isinstance(verdict, Denied) or verdict.addresses == before.addresses:
+            return verdict
+        if not dialled:
+            return Denied(Reason.ADDRESS_REFUSED, verdict.rule, "the addresses of its rule were changed")
+        refusal = self.dialler.refuses(dialled, verdict.addresses)
+        return verdict if refusal is None else Denied(refusal.reason, verdict.rule, refusal.detail)
+
     def change_policy(self, policy: Policy) -> None:
         """Judge what is open under another policy, and everything from now on."""
         self.policy = policy

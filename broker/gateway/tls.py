@@ -30,6 +30,7 @@ class TlsConnection:
 
     __slots__ = (
         "_about",
+        "_allowed",
         "_asked",
         "_dialling",
         "_enough",
@@ -49,6 +50,7 @@ class TlsConnection:
         self._first = b""
         self._enough = 0
         self._seen = 0  # events of the client that the tunnel is not told of again
+        self._allowed: Allowed | None = None
         self._dialling: Dialling | None = None
         self._tunnel: Tunnel | None = None
         self.deadline = session.reactor.now + session.limits.client_hello_seconds
@@ -113,7 +115,8 @@ class TlsConnection:
         """End a tunnel that the policy does not allow any more, or wants to look into."""
         if self._tunnel is None and self._dialling is None:
             return  # not judged yet
-        verdict = self._session.decide(self._facts())
+        assert self._allowed is not None
+        verdict = self._session.decide_again(self._facts(), self._allowed, self._about.dialled)
         if isinstance(verdict, Denied) or verdict.rule.tls is not TlsMode.SPLICE:
             detail = verdict.detail if isinstance(verdict, Denied) else "the policy now inspects this host"
             self.abort(Reason.POLICY_CHANGED, detail)
@@ -166,6 +169,7 @@ class TlsConnection:
         inspected.start(hello)
 
     def _dial(self, verdict: Allowed) -> None:
+        self._allowed = verdict
         dialling = self._session.dialler.dial(self._asked, verdict.addresses, self._dialled)
         self._dialling = dialling if dialling.pending else None
 

@@ -3,7 +3,9 @@
 from broker.gateway.dial import Dialled
 from broker.gateway.reactor import Reactor
 from broker.gateway.streams import Outlet, Stream
+from broker.policy.addresses import Network
 from broker.policy.authority import Authority
+from broker.policy.rule import UpstreamTls
 
 IDLE_SECONDS = 30.0
 # As many as a busy client has open at once (a package manager's 16 to 32): each one less is a handshake more, which
@@ -11,7 +13,9 @@ IDLE_SECONDS = 30.0
 PER_AUTHORITY = 32
 PER_SESSION = 64
 
-type Key = tuple[str, Authority]
+type Pool = str | tuple[str, UpstreamTls, tuple[Network, ...]]
+"""The scheme; where a rule says how, or to which addresses, its hosts are reached, with that: they serve no others."""
+type Key = tuple[Pool, Authority]
 
 
 class Upstream:
@@ -57,9 +61,9 @@ class Upstreams:
         self._count = 0
         self._idle: dict[Key, list[_Idle]] = {}
 
-    def take(self, scheme: str, authority: Authority) -> Upstream | None:
+    def take(self, pool: Pool, authority: Authority) -> Upstream | None:
         """The one that was used last, if any waits. Its handler must be replaced at once."""
-        key = (scheme, authority)
+        key = (pool, authority)
         waiting = self._idle.get(key)
         if waiting is None:
             return None
@@ -70,9 +74,9 @@ class Upstreams:
         self._reactor.unwatch(idle)
         return idle.upstream
 
-    def give(self, scheme: str, authority: Authority, upstream: Upstream) -> None:
+    def give(self, pool: Pool, authority: Authority, upstream: Upstream) -> None:
         """Keep an upstream whose response is whole and which promised to stay."""
-        key = (scheme, authority)
+        key = (pool, authority)
         if len(self._idle.get(key, ())) >= PER_AUTHORITY:
             self._close(upstream)
             return
