@@ -73,7 +73,7 @@ class Allowed(msgspec.Struct, frozen=True, gc=False):
     @property
     def addresses(self) -> tuple[Network, ...]:
         """The networks outside the public internet that may be dialled: those in both the policy's and the grant's."""
-        if self.grant_rule is None:
+        if self.grant_rule is None or not self.rule.addresses:
             return self.rule.addresses
         return tuple(
             narrow
