@@ -9,7 +9,9 @@ checked is what is sent. A chunk's header and the octets behind it are sent only
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import NamedTuple, Protocol, assert_never
+from typing import Protocol, assert_never
+
+import msgspec
 
 from broker.policy.reasons import Refusal
 from broker.wire.http1.bodies import Body, Chunked, Length, NoBody, UntilClose
@@ -45,7 +47,7 @@ _LINE_END = re.compile(rb"\r\n")
 _MAX_SIZE = 1 << 63
 
 
-class Fed(NamedTuple):
+class Fed(msgspec.Struct, frozen=True, gc=False):
     """What came of one feed: pieces to send, octets taken (others may follow a complete body), completeness."""
 
     pieces: Sequence[Piece]

@@ -1,0 +1,68 @@
+"""What the requests of one connection ask for, and the verdicts on them; a request like the last is not judged anew.
+
+A verdict is taken over only where everything that `decide` looks at is the very same: the facts, the policy, the grant,
+and the clock for as long as the grant lives. Budgets are spent and records are made for each request, elsewhere.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.gateway.requests import Question, question
+from broker.policy.authority import Authority
+from broker.policy.decide import Allowed, Facts, Verdict
+from broker.policy.grants import Grant
+from broker.policy.rules import Policy
+from broker.wire.http1.heads import RequestHead
+from broker.wire.http1.rewrite import Scheme
+
+
+class Judge(Protocol):
+    """Of a session what verdicts come from."""
+
+    policy: Policy
+    grant: Grant | None
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds since the epoch, for the grant's end."""
+
+    def decide(self, facts: Facts) -> Verdict:
+        """The verdict under this policy and grant, now."""
+
+
+class Asking:
+    """See the module. `asked` is the authority that the connection was opened for; None for the explicit proxy."""
+
+    __slots__ = ("_allowed", "_asked", "_facts", "_grant", "_head", "_judge", "_policy", "_question", "_scheme")
+
+    def __init__(self, judge: Judge, scheme: Scheme, asked: Authority | None) -> None:
+        self._judge = judge
+        self._scheme: Scheme = scheme
+        self._asked = asked
+        self._head: RequestHead | None = None
+        self._question: Question | None = None
+        self._facts: Facts | None = None
+        self._policy: Policy | None = None
+        self._grant: Grant | None = None
+        self._allowed: Allowed | None = None
+
+    def question(self, head: RequestHead) -> Question:
+        """Read what a request is about. Raises Refusal for what cannot be judged."""
+        if head is self._head and self._question is not None:
+            return self._question
+        found = question(head, self._scheme, self._asked)
+        self._head, self._question = head, found
+        return found
+
+    def verdict(self, facts: Facts) -> Verdict:
+        """The verdict on `facts`, now. Only an allow is remembered."""
+        judge = self._judge
+        policy, grant = judge.policy, judge.grant
+        known = self._allowed
+        same = facts is self._facts and policy is self._policy and grant is self._grant
+        if known is not None and same and (grant is None or judge.clock() < grant.expires_at):
+            return known
+        found = judge.decide(facts)
+        self._facts, self._policy, self._grant = facts, policy, grant
+        self._allowed = found if isinstance(found, Allowed) else None
+        return found
