@@ -76,8 +76,38 @@ class Recorder:
         self, about: About, reason: Reason, detail: str, *, bytes_up: int, bytes_down: int, status: int = 0
     ) -> None:
         """Record the end of what was allowed."""
-        verdict = Verdict.FAILURE if reason in _FAILURES else None
-        self._write(_CLOSE, about, verdict, reason, detail, moved=(bytes_up, bytes_down), status=status)
+        if reason in _FAILURES or not about.record:
+            verdict = Verdict.FAILURE if reason in _FAILURES else None
+            self._write(_CLOSE, about, verdict, reason, detail, moved=(bytes_up, bytes_down), status=status)
+            return
+        # `_write`, without what is only for refusals: this follows nearly every allow.
+        try:  # noqa: SIM105  a context costs more than the rest
+            self.append(
+                Record(
+                    kind=_CLOSE,
+                    ref=about.record,
+                    session=self.session,
+                    call=self.call,
+                    grant=self.grant,
+                    policy=self.policy,
+                    plane=about.plane,
+                    wanted=about.wanted,
+                    scheme=about.scheme,
+                    authority=about.authority,
+                    method=about.method,
+                    path=about.path,
+                    reason=reason,
+                    rule=about.rule,
+                    detail=detail,
+                    dialled=about.dialled,
+                    bytes_up=bytes_up,
+                    bytes_down=bytes_down,
+                    duration_ms=int((self.now() - about.started) * 10_000) / 10,
+                    status=status,
+                )
+            )
+        except AuditUnavailable:
+            pass  # the end stands without a record; the log itself counts what it had to turn away
 
     def progress(self, about: About, *, bytes_up: int, bytes_down: int) -> None:
         """Record once a minute that something long goes on: a tunnel of hours must not be invisible until it ends."""
