@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from bench.origins import NAME
 from bench.peers import SQUID, give_to, serve
 from bench.processes import ROOT, free_port
 from bench.subjects import Place, Running, Subject, program_version
+from tests.origins.certificates import make_authority
 
 INSPECT_KINDS: Final = frozenset(["ask", "ask-new", "download", "hold"])
 CERTIFICATE_MAKER: Final = Path("/usr/lib/squid/security_file_certgen")
@@ -72,35 +71,11 @@ listen inspected
 """
 
 
-def make_authority(path: Path) -> str:
+def write_authority(path: Path) -> str:
     """Write a P-256 authority, certificate and key in one file; the certificate as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench authority")])
-    now = dt.datetime.now(dt.UTC)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    # Without this one Python's strict verification (the default since 3.13) trusts nothing that the authority signed.
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(days=2))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, hashes.SHA256())
-    )
     pem = serialization.Encoding.PEM
-    text = certificate.public_bytes(pem)
+    text = make_authority(key, dt.datetime.now(dt.UTC)).public_bytes(pem)
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.write_bytes(text + private)
     return text.decode()
@@ -109,7 +84,7 @@ def make_authority(path: Path) -> str:
 @contextmanager
 def start_bump(place: Place) -> Iterator[Running]:
     port, directory = free_port(), place.directory
-    cacert = make_authority(directory / "authority.pem")
+    cacert = write_authority(directory / "authority.pem")
     (directory / "hosts").write_text(f"127.0.0.1 {NAME}\n")
     subprocess.run(
         [CERTIFICATE_MAKER, "-c", "-s", directory / "certificates", "-M", "16MB"], check=True, capture_output=True

@@ -22,7 +22,7 @@ def make_certificates(directory: Path, names: Sequence[str]) -> None:
     """Write the three files. A name that is an IP address becomes an iPAddress entry, any other a dNSName entry."""
     now = dt.datetime.now(dt.UTC)
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _authority(authority_key, now)
+    authority = make_authority(authority_key, now)
     leaf_key = ec.generate_private_key(ec.SECP256R1())
     leaf = _leaf(leaf_key, names, authority, authority_key, now)
     pem = serialization.Encoding.PEM
@@ -35,8 +35,10 @@ def make_certificates(directory: Path, names: Sequence[str]) -> None:
     )
 
 
-def _authority(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
+def make_authority(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
+    """An authority for leaves alone."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throw-away test authority")])
+    # Without this one Python's strict verification (the default since 3.13) trusts nothing that the authority signed.
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
