@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -31,6 +32,8 @@ from sandbox.protect.survey import Survey
 NAME = "wicketgate-keep"  # in /proc/PID/comm
 ANNOUNCED = b"sandbox"
 MAX_SURVEY = 1 << 30
+PATIENCE = 10  # seconds that a message to it may wait for room
+STANDS_STILL = 2.0  # seconds after which it may have been stopped
 
 
 @dataclass(slots=True)
@@ -53,7 +56,8 @@ class Keeper:
         except (OSError, handoff.HandoffError) as error:
             raise LaunchError(
                 Code.KEEPER_GONE,
-                "The process that would clean up after this one has gone, and without it no workspace is touched.",
+                "The process that would clean up after this one has gone or stands still, "
+                "and without it no workspace is touched.",
                 "Start it again.",
             ) from error
         finally:
@@ -74,8 +78,17 @@ class Keeper:
             os.close(own)
 
     def stop(self) -> None:
-        """Let it end, and wait until it has done what was left to do. For the process that started it."""
+        """Let it end, and wait until it has done what was left to do. For the process that started it.
+
+        One that somebody has stopped is set going: else it would be waited for without an end.
+        """
         self.connection.close()
+        ended = os.pidfd_open(self.pid)
+        try:
+            while not select.select([ended], [], [], STANDS_STILL)[0]:
+                os.kill(self.pid, signal.SIGCONT)
+        finally:
+            os.close(ended)
         os.waitpid(self.pid, 0)
 
 
@@ -85,6 +98,7 @@ def start_keeper(last: Callable[[], None] | None = None) -> Keeper:
     `last`: what to do when everything of a server that was killed is over.
     """
     mine, theirs = handoff.pair()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PATIENCE, 0))
     pid = os.fork()
     if pid == 0:
         _be_keeper(theirs, last)
