@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from tests.live.daemons import broker_daemon
 from tests.live.runners import Daemon, daemon
-from tests.live.runs import children, line, running, until
+from tests.live.runs import line, running, until
 from wicketgate.runner.client import Call
 
 pytestmark = pytest.mark.live
@@ -98,15 +99,12 @@ async def test_a_payload_has_fewer_descriptors_than_those_who_serve_it() -> None
 
 def test_a_runner_without_descriptors_says_so() -> None:
     with daemon(prefix=("prlimit", "--nofile=128:128"), extra="parked = 0") as made:
-        assert made.process is not None
-        with connected(made.socket, 128) as held:
-            document = told(held[-1])
-            assert (document["code"], document["status"]) == ("exhausted", 503)
-            assert "no file descriptor left" in str(document["detail"])
-        until(lambda: _serves(made))
-        with connected(made.socket, 1):
-            gate = made.process.pid
-            until(lambda: len(os.listdir(f"/proc/{gate}/fd")) < 100)
+        for _ in range(3):  # what is kept for an answer does not add up
+            with connected(made.socket, 128) as held:
+                document = told(held[-1])
+                assert (document["code"], document["status"]) == ("exhausted", 503)
+                assert "no file descriptor left" in str(document["detail"])
+            until(lambda: _serves(made))
 
 
 def test_a_runner_that_serves_as_many_as_it_can_says_so() -> None:
@@ -132,16 +130,15 @@ def test_a_broker_without_descriptors_says_so() -> None:
         until(broker.is_ready)
 
 
-def test_a_runner_that_stands_still_is_waited_for_and_the_gate_goes_on() -> None:
+def test_a_runner_that_stands_still_is_waited_for() -> None:
     with daemon() as made:
-        gate, _, runner, _ = made.processes()
-        os.kill(runner, 19)
-        with connected(made.socket, 400):  # more than the channel between the two holds
-            until(lambda: len(os.listdir(f"/proc/{gate}/fd")) > 100)
-            assert children(gate)
-            os.kill(runner, 18)
-            until(lambda: len(os.listdir(f"/proc/{gate}/fd")) < 100)
-        until(lambda: _serves(made))
+        runner = made.processes()[2]
+        os.kill(runner, signal.SIGSTOP)
+        with connected(made.socket, 400) as held:  # more than the channel between the two holds
+            for one in held:
+                one.send(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            os.kill(runner, signal.SIGCONT)
+            assert {one.recv(15) for one in held} == {b"HTTP/1.1 200 OK"}
         assert made.stop() == 0
 
 
