@@ -50,7 +50,7 @@ class Asking:
         """Read what a request is about. Raises Refusal for what cannot be judged."""
         if head is self._head and self._question is not None:
             return self._question
-        found = question(head, self._scheme, self._asked)
+        found = question(head, self._scheme, self._asked, self._head)
         self._head, self._question = head, found
         return found
 

@@ -72,8 +72,11 @@ def _is_dns_query(value: str) -> bool:
     return len(message) >= _LEAST_DNS and message[2] & 0xF8 == 0 and message[4:6] == b"\0\1"
 
 
-def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Question:
-    """Read what a request is about. Raises Refusal for what cannot be judged, or must not be mixed."""
+def question(head: RequestHead, scheme: Scheme, asked: Authority | None, like: RequestHead | None = None) -> Question:
+    """Read what a request is about. Raises Refusal for what cannot be judged, or must not be mixed.
+
+    `like` is a head that was not refused: where the fields are its own, they need not be looked through again.
+    """
     target = classify_target(head)
     if asked is None and not isinstance(target, AbsoluteForm | AuthorityForm):
         raise Refusal(Reason.BAD_REQUEST, "a proxy is asked in absolute-form or with CONNECT; this is not a web server")
@@ -94,4 +97,4 @@ def question(head: RequestHead, scheme: Scheme, asked: Authority | None) -> Ques
         query=query if mark else None,
         websocket=head.upgrade is not None,
     )
-    return judged_question(facts, target.path, head.fields)
+    return judged_question(facts, target.path, () if like is not None and head.is_read_as(like) else head.fields)

@@ -116,3 +116,16 @@ def test_a_denial_is_never_remembered() -> None:
     assert isinstance(asking.verdict(asking.question(head).facts), Denied)
     rights.now = 99.0  # the wall clock was set back
     assert isinstance(asking.verdict(asking.question(head).facts), Allowed)
+
+
+def test_fields_are_looked_through_where_they_are_not_those_of_the_last() -> None:
+    asking = Asking(Rights(), "https", API)
+    head = head_of("/v1/a")
+    asking.question(head)
+    again = head_of("/v1/a?dns=AAABAAABAAAAAAAAAAAAAQAB", head)
+    assert again.fields is head.fields
+    other = head_of("/v1/a", head, host="api.example.com\r\nAccept: application/dns-message")
+    for refused_head in (again, other, other):
+        with pytest.raises(Refusal) as refused:
+            asking.question(refused_head)
+        assert refused.value.reason is Reason.DNS_OVER_HTTPS
