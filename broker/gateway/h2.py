@@ -142,6 +142,8 @@ class H2Connection:
         about.started = self._session.reactor.now
         try:
             request = parse_request(headers, self._session.http_limits)
+            if ended and request.length:
+                raise Refusal(Reason.BAD_FRAMING, "a content-length and no content")
         except Refusal as refusal:
             self._session.settle(about, Denied(refusal.reason, None, refusal.detail))
             # RFC 9113 §8.1.1: malformed is a stream error; an answer may come before it.
@@ -163,7 +165,7 @@ class H2Connection:
             return
         self._has_paid = True
         exchange = self._exchanges[stream_id] = H2Exchange(stream_id, about, request, verdict)
-        exchange.up.ended = ended
+        exchange.up.ended, exchange.up.stated = ended, request.length
         if charged(self._session.meter, size_of(headers), upward=True):
             self._reach(exchange)
 
@@ -198,6 +200,7 @@ class H2Connection:
             return
         if data:
             exchange.up.waiting.append(data)
+            exchange.up.received += len(data)
         self.pump_up(exchange)
 
     def _trailers_up(self, stream_id: int, headers: list[Field]) -> None:
@@ -211,7 +214,10 @@ class H2Connection:
 
     def _ended_up(self, stream_id: int) -> None:
         exchange = self._exchanges.get(stream_id)
-        if exchange is not None:
+        if exchange is not None and exchange.up.is_cut and not exchange.up.finished:
+            detail = "the request has another length than it stated"
+            self._reset(exchange, Reason.BAD_FRAMING, detail, ErrorCodes.PROTOCOL_ERROR)
+        elif exchange is not None:
             exchange.up.ended = True
             exchange.awaited_since = self._session.reactor.now
             self.pump_up(exchange)
@@ -305,6 +311,10 @@ class H2Connection:
             return
         try:
             response = parse_response(headers, self._session.http_limits)
+            if exchange.request.method != "HEAD" and response.status != 304:
+                exchange.down.stated = response.length
+            if ended and exchange.down.is_cut:
+                raise Refusal(Reason.UPSTREAM_PROTOCOL, "a content-length and no content")
         except Refusal as refusal:
             self.fail(exchange, refusal)
             return

@@ -33,14 +33,24 @@ class Link(Protocol):
 
 @dataclass(slots=True)
 class Way:
-    """One direction: data that waits for the receiver's window, then trailers, then the end."""
+    """One direction: data that waits for the receiver's window, then trailers, then the end.
+
+    hyper-h2 compares content-length where DATA ends a stream, not where fields do (RFC 9113 §8.1.1): `is_cut` does.
+    """
 
     waiting: deque[bytes] = field(default_factory=deque)
     trailers: list[Field] | None = None
     ended: bool = False  # the sender has ended
     finished: bool = False  # and the receiver was told
+    stated: int | None = None  # octets, by content-length
+    received: int = 0
     moved: int = 0
     since: float = 0.0  # when something moved last, or began to wait
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the sender, who has ended, had said that there was more, or less."""
+        return self.stated is not None and self.stated != self.received
 
     def pump(self, source: Frames, source_id: int, sink: Frames, sink_id: int, now: float) -> None:
         """Send what the window takes, acknowledge it, and end where the sender has."""

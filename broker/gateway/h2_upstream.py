@@ -157,6 +157,9 @@ class UpstreamLink:
                 self._owner.response(exchange, list(event.headers or ()), ended=ended)
             case on.TrailersReceived():
                 self._trailers(exchange, list(event.headers or ()))
+            case on.StreamEnded() if exchange.down.is_cut:
+                refusal = Refusal(Reason.UPSTREAM_PROTOCOL, "the response has another length than it stated")
+                self._owner.fail(exchange, refusal)
             case on.StreamEnded():
                 exchange.down.ended = True
                 self._owner.pump_down(exchange)
@@ -178,6 +181,7 @@ class UpstreamLink:
             return
         if data:
             exchange.down.waiting.append(data)
+            exchange.down.received += len(data)
             exchange.down.since = exchange.down.since if len(exchange.down.waiting) > 1 else self.last
         self._owner.pump_down(exchange)
 

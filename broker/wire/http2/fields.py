@@ -53,10 +53,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response's status and fields."""
+    """A response's status, fields and stated length."""
 
     status: int
     fields: tuple[Field, ...]
+    length: int | None
 
 
 def parse_request(headers: Iterable[Field], limits: Limits = DEFAULT_LIMITS) -> Request:
@@ -110,8 +111,7 @@ def parse_response(headers: Iterable[Field], limits: Limits = DEFAULT_LIMITS) ->
     status = pseudo.get(b":status", b"")
     if re.fullmatch(rb"[1-9][0-9]{2}", status) is None or status == b"101":
         raise Refusal(Reason.UPSTREAM_PROTOCOL, "a response without a proper status")
-    _length(fields, Reason.UPSTREAM_PROTOCOL)
-    return Response(status=int(status), fields=fields)
+    return Response(status=int(status), fields=fields, length=_length(fields, Reason.UPSTREAM_PROTOCOL))
 
 
 def format_response(response: Response) -> list[Field]:

@@ -203,7 +203,7 @@ class H2Origin:
 
     `/echo` the body as it comes, then trailers if some came · `/only` fields that end the stream, with gRPC's ·
     `/reset/CODE` · `/late-reset/CODE` after some data · `/goaway/LAST` · `/interim/N` · `/big/N` · `/early` answers
-    and resets with NO_ERROR · `/never` nothing · `/odd/FIELD` a malformed response.
+    and resets with NO_ERROR · `/never` nothing · `/odd/FIELD` a malformed response · `/short` less than stated.
     """
 
     def __init__(self, **settings: int) -> None:
@@ -358,6 +358,12 @@ class _Served:
         frame = HeadersFrame(stream_id, self.h2.encoder.encode(ODD[which]), flags=["END_HEADERS", "END_STREAM"])
         self.writer.write(frame.serialize())
 
+    async def answer_short(self, stream_id: int, _: Seen, __: str) -> None:
+        """Fewer octets than stated, and trailers that end the stream."""
+        self.h2.send_headers(stream_id, [(":status", "200"), ("content-length", "9")])
+        self.h2.send_data(stream_id, b"ok")
+        self.h2.send_headers(stream_id, [("x-trailer", "1")], end_stream=True)
+
     async def send(self, stream_id: int, piece: bytes) -> None:
         while piece:
             room = min(self.h2.local_flow_control_window(stream_id), PIECE)
@@ -383,6 +389,7 @@ ODD: dict[str, list[tuple[str, str]]] = {
     "chunked": [(":status", "200"), ("transfer-encoding", "chunked")],
     "line-feed": [(":status", "200"), ("x-a", "b\nset-cookie: c=d")],
     "nul": [(":status", "200"), ("x-a", "b\0c")],
+    "length": [(":status", "200"), ("content-length", "5")],
     "many": [(":status", "200"), *((f"x-{number}", "v") for number in range(101))],
 }
 

@@ -34,7 +34,7 @@ hosts = ["public4.example"]
 ports = [443]
 methods = ["GET", "POST"]
 paths = ["/echo", "/echo/**", "/only", "/reset/*", "/late-reset/*", "/goaway/*", "/interim/*", "/big/*", "/early",
-  "/never", "/stall", "/odd/*"]
+  "/never", "/stall", "/odd/*", "/short"]
 
 [[rule]]
 name = "other"
@@ -209,6 +209,27 @@ async def test_a_malformed_response_is_a_failure(world: World) -> None:
             answered = await world.inside(ask, world, request(f"/odd/{which}"))
             assert (answered.status, answered.problem["reason"]) == ("502", "upstream_protocol"), which
             assert "set-cookie" not in str(answered.headers)
+
+
+@in_world
+async def test_a_message_of_another_length_than_stated_never_looks_whole(world: World) -> None:
+    """RFC 9113 §8.1.1, where fields end the stream: in the head, or as trailers behind some data."""
+    origin = H2Origin()
+
+    def short(stated: str) -> Answered:
+        client = begin(world)
+        client.raw(client.headers(1, request("/echo", ("content-length", stated), method="POST"), end=False))
+        client.raw(data(1, b"hello"), client.headers(1, [("x-trailer", "1")]))
+        return client.wait(1)
+
+    async with world.broker(RULES, inspect=True), world.origin(origin.serve, port=443, tls=world.server_context("h2")):
+        assert (await world.inside(short, "50")).reset == 1
+        assert not any(seen.ended for seen in origin.requests)
+        assert (await world.inside(short, "5")).body == b"hello"
+        answered = await world.inside(ask, world, request("/short"))
+        assert (answered.ended, answered.reset is None) == (False, False)
+        reasons = [close["reason"] for close in world.records("close")]
+        assert reasons == ["bad_framing", "finished", "upstream_protocol"]
 
 
 @in_world
