@@ -45,6 +45,8 @@ class Inspector:
 
     def load(self) -> None:
         """Read (or make) the authority and the roots."""
+        if self._leaves is not None and self._trust is not None:
+            return  # without the imports below: this is asked for every connection
         from certs.authority import CertificateAuthority  # noqa: PLC0415
         from certs.contexts import LeafCache  # noqa: PLC0415
         from certs.upstream import UpstreamTrust  # noqa: PLC0415
