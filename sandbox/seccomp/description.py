@@ -18,6 +18,7 @@ CLONE_NAMESPACES = 0x7E02_0000
 # asm-generic/ioctls.h. TIOCSTI types into the terminal, TIOCLINUX pastes into a console, TIOCSETD loads line
 # disciplines.
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+F_SETLEASE, F_SETDELEG = 1024, 1040  # uapi/linux/fcntl.h
 SET_ID_BITS = 0o6000
 O_CREAT, O_TMPFILE_BIT = 0o100, 0o20000000  # the same values on both architectures
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
@@ -127,6 +128,16 @@ GROUPS: tuple[Group, ...] = (
             otherwise=Action.ALLOW,
         ),
         calls=("ioctl",),
+    ),
+    Group(
+        name="fcntl",
+        why="no lease or delegation: the owner of a file takes one over what it may only read, and whoever opens that "
+        "file outside then waits up to 45 s (fs.lease-break-time); only file servers use them",
+        rule=Rule(
+            cases=tuple(_case(Action.EPERM, _equal(1, command)) for command in (F_SETLEASE, F_SETDELEG)),
+            otherwise=Action.ALLOW,
+        ),
+        calls=("fcntl",),
     ),
     Group(
         name="personality",
@@ -239,7 +250,7 @@ GROUPS: tuple[Group, ...] = (
         why="ordinary work on files; the mounts decide which",
         rule=ALLOW,
         calls=_words(
-            "read write close stat fstat lstat lseek pread64 pwrite64 readv writev access pipe dup dup2 sendfile fcntl "
+            "read write close stat fstat lstat lseek pread64 pwrite64 readv writev access pipe dup dup2 sendfile "
             "flock fsync fdatasync truncate ftruncate getdents getcwd chdir fchdir rename rmdir link unlink symlink "
             "readlink chown fchown lchown umask utime statfs fstatfs sync readahead setxattr lsetxattr fsetxattr "
             "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr "

@@ -122,6 +122,14 @@ def test_every_jump_stays_inside_and_every_path_returns(architecture: Architectu
 
 
 @both
+@pytest.mark.parametrize("command", [1024, 1040])
+def test_leases_are_refused_whatever_the_high_word(architecture: Architecture, command: int) -> None:
+    for high in (0, 1, 0xFFFF_FFFF):
+        assert ask(architecture, "fcntl", 0, high << 32 | command).word == EPERM
+    assert ask(architecture, "fcntl", 0, command + 1).word == RET_ALLOW
+
+
+@both
 def test_namespace_flags_are_refused_one_by_one_and_with_high_bits(architecture: Architecture) -> None:
     for bit in range(32):
         refused = bool(1 << bit & 0x7E02_0000)
