@@ -25,7 +25,7 @@ from sandbox.attachment import AttachError, Attachment, State
 from wicketgate.identity import serving_identity
 
 GATE = "198.19.255.1"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def look_up(name: str) -> str:

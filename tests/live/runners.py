@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.live.runs import KEEPER, children, name, until
+from tests.live.runs import KEEPER, PATIENCE, children, name, until
 from tests.tree import ROOT
 from wicketgate.runner.client import Runner
 
@@ -96,7 +96,7 @@ class Daemon:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE)
         self.process = None
         return code
 

@@ -20,6 +20,7 @@ for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SI
         signal.signal(_number, _action)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+PROMPTLY = 8.0  # seconds: what ends at once, within two on a machine at rest; what survives a kill lives for ever
 PATIENCE = 60.0  # seconds until a condition that must come true is given up; generous, the machine may be busy
 # Takes so many signals one by one, says which, and ends with 42. Not a shell: bash drops a SIGINT that comes in the
 # moment in which its own child ends by itself.

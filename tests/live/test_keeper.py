@@ -17,6 +17,7 @@ from sandbox.protect import hold, survey, sweep
 from tests.live.runs import (
     KEEPER,
     PATIENCE,
+    PROMPTLY,
     adopted,
     children,
     descendants,
@@ -33,7 +34,6 @@ from tests.live.runs import (
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
-LIMIT = 2.0  # seconds
 WAITS = ("--", "sh", "-c", "echo up; exec sleep 4321")
 
 
@@ -58,8 +58,8 @@ def test_what_a_killed_run_held_is_given_up(workspace: Path) -> None:
         run = ready(workspace)
         assert (workspace / ".git").is_dir()
         run.kill()
-        run.communicate(timeout=LIMIT)  # nobody has its pipes any more, the keeper neither
-        until(lambda: not left(), LIMIT)
+        run.communicate(timeout=PROMPTLY)  # nobody has its pipes any more, the keeper neither
+        until(lambda: not left(), PROMPTLY)
         assert list(workspace.iterdir()) == []
         assert not recorded(state_directory(), workspace).exists()
 
@@ -69,8 +69,8 @@ def test_what_the_payload_of_a_killed_run_planted_is_made_harmless(workspace: Pa
     with adopted() as left:
         run = ready(workspace, "--", "sh", "-c", f"{script}; echo up; exec sleep 4321")
         run.kill()
-        run.communicate(timeout=LIMIT)
-        until(lambda: not left(), LIMIT)
+        run.communicate(timeout=PROMPTLY)
+        until(lambda: not left(), PROMPTLY)
     assert "fsmonitor" not in (workspace / "sub/.git/config").read_text()
     assert "fsmonitor" in (workspace / "sub/.git/config.wicketgate-set-aside").read_text()
     assert {path.name for path in workspace.iterdir()} == {"sub", ".bashrc.wicketgate-set-aside"}
@@ -94,8 +94,8 @@ def test_a_whole_process_group_is_killed(workspace: Path) -> None:
         )
         assert line(run.stdout) == "up"
         os.killpg(run.pid, signal.SIGKILL)
-        run.communicate(timeout=LIMIT)
-        until(lambda: not left(), LIMIT)
+        run.communicate(timeout=PROMPTLY)
+        until(lambda: not left(), PROMPTLY)
         assert list(workspace.iterdir()) == []
 
 
@@ -104,15 +104,15 @@ def test_the_names_stay_held_for_another_run(workspace: Path) -> None:
         first, second = ready(workspace), ready(workspace)
         before = keeper_of(second)
         first.kill()
-        first.communicate(timeout=LIMIT)
-        until(lambda: left() == [second.pid], LIMIT)
+        first.communicate(timeout=PROMPTLY)
+        until(lambda: left() == [second.pid], PROMPTLY)
         assert (workspace / ".git").is_dir()
         held = inside("mkdir .envrc/x 2>/dev/null; echo x > .vscode; ls -A", "--workspace", str(workspace))
         assert ".envrc" in held
         assert keeper_of(second) == before
         second.kill()
-        second.communicate(timeout=LIMIT)
-        until(lambda: not left(), LIMIT)
+        second.communicate(timeout=PROMPTLY)
+        until(lambda: not left(), PROMPTLY)
         assert list(workspace.iterdir()) == []
 
 
@@ -153,7 +153,7 @@ def test_a_keeper_is_killed_as_soon_as_it_is_there(workspace: Path) -> None:
             os.kill(keeper, signal.SIGKILL)
             _, told = run.communicate(timeout=PATIENCE)
             assert run.returncode == 125, told
-            until(lambda: not left(), LIMIT)
+            until(lambda: not left(), PROMPTLY)
             assert list(workspace.iterdir()) == []
 
 
@@ -203,7 +203,7 @@ def test_nothing_is_given_up_before_the_sandbox_has_gone(workspace: Path, tmp_pa
         os.close(root)
         assert (workspace / ".git").is_dir()
         os.close(alive)
-        until(lambda: not left(), LIMIT)
+        until(lambda: not left(), PROMPTLY)
         assert list(workspace.iterdir()) == []
 
 
@@ -214,10 +214,10 @@ def test_a_sandbox_that_outlives_its_server_is_killed(workspace: Path, tmp_path:
             os.close(pidfd)
             process.kill()
         try:
-            assert sandbox.wait(LIMIT) == -signal.SIGKILL
+            assert sandbox.wait(PROMPTLY) == -signal.SIGKILL
         finally:
             sandbox.kill()
-        until(lambda: not list(workspace.iterdir()), LIMIT)
+        until(lambda: not list(workspace.iterdir()), PROMPTLY)
 
 
 def test_where_both_are_killed_the_next_start_of_a_runner_sweeps(workspace: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_where_both_are_killed_the_next_start_of_a_runner_sweeps(workspace: Path
         os.kill(children(process.pid)[0], signal.SIGKILL)
         process.kill()
         process.wait()
-        until(lambda: not left(), LIMIT)
+        until(lambda: not left(), PROMPTLY)
     assert (workspace / ".git").is_dir()
     assert recorded(state, workspace).exists()
     (workspace / ".vscode").joinpath("mine").touch()
@@ -244,7 +244,7 @@ def test_a_sweep_goes_to_no_other_directory(workspace: Path, tmp_path: Path) -> 
         os.kill(children(process.pid)[0], signal.SIGKILL)
         process.kill()
         process.wait()
-        until(lambda: not left(), LIMIT)
+        until(lambda: not left(), PROMPTLY)
     moved = workspace.rename(workspace.with_name(f"{workspace.name}-moved"))
     (workspace / ".git").mkdir(parents=True)
     assert sweep(state) == ()

@@ -42,7 +42,7 @@ def test_any_server_answers_from_its_own_address_over_udp_and_tcp() -> None:
     assert len({one["address"] for one in answers}) == 1
     assert all(one["id"] and one["rcode"] == 0 and not one["tc"] for one in answers)
     assert IPv4Address(answers[0]["address"]) in SYNTHETIC
-    assert max(one["ms"] for one in answers) < 1000
+    assert max(one["ms"] for one in answers) < 4000, "less than what a client waits for an answer (5 s)"
 
 
 def test_denied_and_allowed_names_look_alike() -> None:

@@ -192,14 +192,13 @@ async def test_a_timeout_ends_the_call_and_leaves_the_session(runner: Runner) ->
 
 async def test_a_call_that_ends_leaves_its_background_in_peace(runner: Runner) -> None:
     async with runner.session() as session:
-        noisy = "(while echo noise; do sleep 0.05; done) & echo started"
+        noisy = "(while echo noise; do echo >>/tmp/rounds; sleep 0.05; done) & echo started"
         started = await runner.run_in(session.id, Call(bash=noisy))
         assert started.code == 0
         assert started.stdout.startswith((b"started", b"noise"))
-        await asyncio.sleep(0.3)  # it writes on into what nobody reads
-        assert (
-            await runner.run_in(session.id, Call(bash="pgrep -f 'echo noise' >/dev/null && echo yes"))
-        ).stdout == b"yes\n"
+        # It writes on into what nobody reads, a few times more.
+        more = "begun=$(wc -l </tmp/rounds); until [ $(wc -l </tmp/rounds) -gt $((begun + 3)) ]; do sleep 0.02; done"
+        assert (await runner.run_in(session.id, Call(bash=more, timeout=30))).code == 0
 
 
 async def test_a_session_that_kills_itself_is_over(runner: Runner) -> None:
@@ -223,9 +222,10 @@ async def test_an_interpreter_line_cannot_reach_the_runners_program(served: Daem
 async def test_a_waiting_command_shows_nothing_of_the_runner(runner: Runner) -> None:
     """While commands join, others in the session try to read their memory, program and descriptors."""
     spy = """
-import glob, os, time
-end, seen = time.monotonic() + 3, set()
-while time.monotonic() < end:
+import glob, os
+seen = set()
+open('/tmp/looking', 'w').close()
+while not os.path.exists('/tmp/over'):
     for path in glob.glob('/proc/[0-9]*/exe'):
         try:
             seen.add(os.readlink(path))
@@ -240,9 +240,10 @@ print('\\n'.join(sorted(seen)))
 """
     async with runner.session() as session:
         watching = asyncio.ensure_future(runner.run_in(session.id, Call(python=spy)))
-        await asyncio.sleep(0.3)
+        await runner.run_in(session.id, Call(bash="until [ -e /tmp/looking ]; do sleep 0.02; done"))
         for _ in range(40):
             await runner.run_in(session.id, Call(argv=["/bin/true"]))
+        await runner.run_in(session.id, Call(bash="touch /tmp/over"))
         programs = (await watching).stdout.decode().split()
     outside = [program for program in programs if not program.startswith("/usr/")]
     assert not outside

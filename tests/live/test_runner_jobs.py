@@ -161,9 +161,12 @@ async def test_a_job_that_is_removed_while_it_is_read_ends_the_reading_whole(run
 
 async def test_a_job_whose_record_cannot_be_written_ends_all_the_same(served: Daemon, runner: Runner) -> None:
     """A full disk costs the record, not the job, nor those who follow it."""
-    job = await runner.start_job(Call(bash="echo begun; sleep 0.5; echo over"))
+    place = served.workspace("unwritten")
+    script = "echo begun; until [ -e go ]; do sleep 0.02; done; echo over"
+    job = await runner.start_job(Call(bash=script), Authority(workspace=str(place)))
     (served.state / "jobs" / job.id).chmod(0o500)
-    kept, end, _ = await asyncio.wait_for(read(runner, job.id, follow=True), 20)
+    (place / "go").touch()
+    kept, end, _ = await asyncio.wait_for(read(runner, job.id, follow=True), 60)
     assert (kept, end.state) == (b"begun\nover\n", "ended")
     assert (await runner.stop_job(job.id)).state == "ended"
     (served.state / "jobs" / job.id).chmod(0o700)

@@ -1,4 +1,4 @@
-"""Stop means stop: on each route and by each way to end it, nothing of what was started is alive after two seconds.
+"""Stop means stop: on each route and by each way to end it, nothing of what was started is alive any more.
 
 The payload tries what keeps processes alive elsewhere: two forks, sessions of their own, nohup, ignored signals, a
 stopped process. The processes are looked for by their command line in the whole machine's /proc, so nothing can hide.
@@ -20,11 +20,10 @@ import aiohttp
 import pytest
 
 from tests.live.runners import Daemon, alive, daemon
-from tests.live.runs import KEEPER, adopted, children, leads_session, name, recorded, until
+from tests.live.runs import KEEPER, PATIENCE, PROMPTLY, adopted, children, leads_session, name, recorded, until
 from wicketgate.runner.client import Authority, Call, Runner, RunnerError
 
 pytestmark = pytest.mark.live
-LIMIT = 2.0  # seconds
 KINDS, ROUNDS = 5, 12
 
 
@@ -42,16 +41,23 @@ exec -a {mark} sleep 9999
 
 async def started(mark: str) -> None:
     """Wait until all five are there."""
-    deadline = time.monotonic() + 15
+    assert await all_come(mark, PATIENCE), f"only {len(alive(mark))} were started"
+
+
+async def all_come(mark: str, seconds: float) -> bool:
+    """Whether all five are there within so many seconds."""
+    deadline = time.monotonic() + seconds
     while len(alive(mark)) < KINDS:
-        assert time.monotonic() < deadline, f"only {len(alive(mark))} were started"
+        if time.monotonic() > deadline:
+            return False
         await asyncio.sleep(0.02)
+    return True
 
 
 async def gone(mark: str) -> float:
     begin = time.monotonic()
     while alive(mark):
-        assert time.monotonic() - begin < LIMIT, f"{len(alive(mark))} are alive after {LIMIT} s"
+        assert time.monotonic() - begin < PROMPTLY, f"{len(alive(mark))} are alive after {PROMPTLY} s"
         await asyncio.sleep(0.01)
     return time.monotonic() - begin
 
@@ -124,10 +130,15 @@ async def test_ended(
 
 @pytest.mark.parametrize("begin", [Route.run, Route.session, Route.job, Route.terminal], ids=lambda one: one.__name__)
 async def test_timed_out(served: Daemon, begin: Callable[[Route, float], Awaitable[None]]) -> None:
+    """Within the time all that is to be ended must have begun: a slow machine is given more of it."""
     async with served.client() as runner:
-        route = Route(runner, f"stubborn-{secrets.token_hex(6)}")
-        await begin(route, 2.5)
-        await started(route.mark)
+        for seconds in (2.5, 10, 40):
+            route = Route(runner, f"stubborn-{secrets.token_hex(6)}")
+            await begin(route, seconds)
+            if in_time := await all_come(route.mark, seconds):
+                break
+            await route.settle()
+        assert in_time
         if route.task is not None:
             assert getattr(await route.task, "timed_out", False)
         else:
@@ -168,8 +179,8 @@ async def test_any_process_of_the_runner_is_killed(victim: int) -> None:
                 await gone(route.mark)
                 await route.settle()
         assert made.process is not None
-        assert made.process.wait(20) != 0
-        until(lambda: not left(), LIMIT)
+        assert made.process.wait(PATIENCE) != 0
+        until(lambda: not left(), PROMPTLY)
         print(f"\n{VICTIMS[victim]}: all was over after {(time.monotonic() - killed) * 1000:.0f} ms")
         assert_clean(made, place, "sub", ".bashrc.wicketgate-set-aside")
         assert "fsmonitor" not in (place / "sub/.git/config").read_text()
@@ -193,8 +204,8 @@ async def test_a_runner_is_killed_at_any_moment() -> None:
             await asyncio.sleep(chance.uniform(0, whole_start * 2))
             os.kill(process.pid if number % len(VICTIMS) == 0 else until(partial(find_victim, process.pid, label)), 9)
             killed = time.monotonic()
-            assert await asyncio.to_thread(process.wait, 20) != 0
-            until(lambda: not left(), LIMIT)
+            assert await asyncio.to_thread(process.wait, PATIENCE) != 0
+            until(lambda: not left(), PROMPTLY)
             busy.cancel()
             await asyncio.gather(busy, return_exceptions=True)
             assert_clean(made, place)
@@ -223,7 +234,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_it() -> None:
             else:
                 until(partial(find_victim, process.pid, "the runner"))
             process.terminate()
-            assert process.wait(LIMIT + whole_start) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+            assert process.wait(PROMPTLY + whole_start) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
         made.start()
 
 
@@ -286,7 +297,7 @@ async def test_where_all_were_killed_the_next_runner_sweeps() -> None:
             os.kill(gate, signal.SIGSTOP)
             os.kill(keeper, signal.SIGKILL)
             await asyncio.to_thread(made.stop, signal.SIGKILL)
-        until(lambda: not left(), LIMIT)
+        until(lambda: not left(), PROMPTLY)
         assert (place / ".git").is_dir()
         assert recorded(made.state, place).exists()
         half = made.state / "jobs" / "0123456789abcdef"

@@ -6,12 +6,14 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.live.ptys import Pty
 from tests.live.runners import Daemon, alive, daemon
+from tests.live.runs import PATIENCE, descendants, name, status, until
 from wicketgate.runner.client import Authority, Runner, RunnerError, TerminalCall
 
 pytestmark = pytest.mark.live
@@ -25,7 +27,8 @@ async def terminal(runner: Runner) -> AsyncIterator[str]:
 
 
 async def shown(runner: Runner, terminal: str, pattern: str, *, scrollback: bool = False) -> list[str]:
-    for _ in range(500):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         lines = (await runner.read(terminal, scrollback=scrollback)).lines
         if re.search(pattern, "\n".join(lines), re.MULTILINE):
             return lines
@@ -148,9 +151,8 @@ async def test_a_terminal_that_is_closed_twice_and_under_a_command(runner: Runne
 
 
 async def test_a_busy_terminal_says_so(runner: Runner, terminal: str) -> None:
-    await runner.send(terminal, "cat", keys=("Enter",))
-    await shown(runner, terminal, "^.*cat$")
-    await asyncio.sleep(0.2)
+    await runner.send(terminal, "sh -c 'echo has be''gun; exec cat'", keys=("Enter",))
+    await shown(runner, terminal, "^has begun$")
     with pytest.raises(RunnerError) as refused:
         await runner.run_in_terminal(terminal, "echo x")
     assert (refused.value.code, refused.value.status) == ("busy", 409)
@@ -234,13 +236,14 @@ async def test_a_person_attaches_leaves_and_comes_back(served: Daemon, runner: R
     def person() -> None:
         with Pty(command, rows=30, columns=90) as pty:
             pty.wait_for(r"\$ ")
-            pty.type("echo from-a-$((1+1))-person; sleep 1; stty size\r")
+            pty.type("echo from-a-$((1+1))-person\r")
             pty.wait_for("from-a-2-person")
-            pty.wait_for("30 90")
+            pty.type("until [ \"$(stty size)\" = '30 90' ]; do sleep 0.05; done; echo rows-$((3*10))\r")
+            pty.wait_for("rows-30")
             pty.resize(25, 70)
             os.kill(pty.pid, signal.SIGWINCH)
-            pty.type("sleep 1; stty size\r")
-            pty.wait_for("25 70")
+            pty.type("until [ \"$(stty size)\" = '25 70' ]; do sleep 0.05; done; echo rows-$((5*5))\r")
+            pty.wait_for("rows-25")
             pty.type("(sleep 0.5; echo still-$((2+2))-here) &\r")
             pty.type("\x1d")
             assert pty.end() == 0
@@ -251,11 +254,9 @@ async def test_a_person_attaches_leaves_and_comes_back(served: Daemon, runner: R
 
     await asyncio.to_thread(person)
     assert any("from-a-2-person" in line for line in (await runner.read(opened.id, scrollback=True)).lines)
-    for _ in range(200):
-        if not (await runner.show_terminal(opened.id)).attached_clients:
-            break
-        await asyncio.sleep(0.02)
-    assert not (await runner.show_terminal(opened.id)).attached_clients
+    async with asyncio.timeout(PATIENCE):
+        while (await runner.show_terminal(opened.id)).attached_clients:
+            await asyncio.sleep(0.02)
     await runner.close_terminal(opened.id)
 
 
@@ -278,15 +279,22 @@ async def test_what_is_typed_in_the_moment_of_leaving_is_not_lost(served: Daemon
     await runner.close_terminal(opened.id)
 
 
+def has_stopped(served: Daemon, wanted: str) -> bool:
+    assert served.process is not None
+    found = (pid for pid in descendants(served.process.pid) if name(pid) == wanted)
+    with contextlib.suppress(FileNotFoundError):
+        return any(status(pid)["State"].startswith("T") for pid in found)
+    return False
+
+
 async def test_a_person_who_leaves_a_terminal_that_does_not_listen(served: Daemon, runner: Runner) -> None:
     """tmux is the payload's to stop: leaving takes its time then, but it ends, and so does the client."""
     opened = await runner.open_terminal()
-    async with runner.attach(opened.id, columns=80, rows=24, term="xterm-256color") as peer:
+    attached = runner.attach(opened.id, columns=80, rows=24, term="xterm-256color")
+    async with asyncio.timeout(PATIENCE), attached as peer:
         assert (await peer.receive()).data
         await peer.send_bytes(b"pkill -STOP tmux\r")
-        await asyncio.sleep(0.3)
-        begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 6
+        await asyncio.to_thread(until, lambda: has_stopped(served, "tmux: server"))
     await runner.close_terminal(opened.id)
 
 

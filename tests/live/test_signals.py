@@ -7,7 +7,19 @@ import time
 
 import pytest
 
-from tests.live.runs import FRONT, PATIENCE, adopted, find, line, running, start, taking_signals, until, wicketgate
+from tests.live.runs import (
+    FRONT,
+    PATIENCE,
+    PROMPTLY,
+    adopted,
+    find,
+    line,
+    running,
+    start,
+    taking_signals,
+    until,
+    wicketgate,
+)
 
 pytestmark = pytest.mark.live
 PASSED_ON = ("TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "ALRM")
@@ -68,10 +80,13 @@ def test_a_signal_reaches_the_command_with_a_cable_and_the_broker_survives() -> 
 def test_a_signal_during_the_start_ends_the_start(words: tuple[str, ...], name: str) -> None:
     """At any moment, the run ends soon with the signal's number and leaves nothing (by delays over the whole start)."""
     number = getattr(signal, f"SIG{name}")
+    before = time.monotonic()
+    wicketgate(*words, "--", "true")
+    whole_start = time.monotonic() - before
     with adopted() as left:
-        for delay in (0.12, 0.2, 0.3, 0.4):
+        for part in (0.3, 0.5, 0.75, 1.0):
             run = start(*words, "--", "sleep", "60", stderr=subprocess.PIPE)
-            time.sleep(delay)
+            time.sleep(part * whole_start)
             run.send_signal(number)
             _, told = run.communicate(timeout=PATIENCE)
             if b"KeyboardInterrupt" in told:
@@ -80,7 +95,7 @@ def test_a_signal_during_the_start_ends_the_start(words: tuple[str, ...], name: 
             else:
                 assert run.returncode in {128 + number, -number}, told
                 assert b"Traceback" not in told
-            until(lambda: not left(), 2.0)
+            until(lambda: not left(), PROMPTLY)
 
 
 def test_ignored_signals_stay_ignored() -> None:
