@@ -11,15 +11,24 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 
 from bench import soak
-from bench.curves import RECORDS, Curve, measure_log, measure_rules, measure_sessions, measure_tunnels
+from bench.curves import (
+    RECORDS,
+    Curve,
+    measure_log,
+    measure_rules,
+    measure_sandboxes,
+    measure_sessions,
+    measure_tunnels,
+)
 from bench.inspecting import INSPECTING
 from bench.interpreter import describe_python
 from bench.measures import MEASURES, Measure, NothingMovedError, Unit, take
@@ -101,14 +110,19 @@ def compile_modules() -> None:
 
 def measure_curves(origins: Origins, table: Table, console: Console, counts: Sequence[int]) -> list[Curve]:
     """Scale; the figures that a goal compares go into the table."""
-    console.print("curves: rules, records, sandboxes, tunnels", style="dim")
+    console.print("curves: rules, records, bridges, tunnels, sandboxes", style="dim")
     curves, table["rules"] = measure_rules()
     curves += measure_log(counts)
-    for measure in (measure_sessions, measure_tunnels):
+    live: dict[str, Callable[[], list[Curve]]] = {
+        "bridges": partial(measure_sessions, origins),
+        "tunnels": partial(measure_tunnels, origins),
+        "sandboxes": measure_sandboxes,
+    }
+    for name, measure in live.items():
         try:
-            curves += measure(origins)
+            curves += measure()
         except (RuntimeError, subprocess.TimeoutExpired) as error:
-            console.print(f"{measure.__name__}: {error}", markup=False)
+            console.print(f"{name}: {error}", markup=False)
     return curves
 
 

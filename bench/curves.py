@@ -32,6 +32,7 @@ from broker.audit.signing import load_public_keys
 
 RULES: Final = (10, 100, 1_000, 10_000, 100_000)
 SESSIONS: Final = (5, 50, 100, 200, 500, 1_000)  # the first few load what the others find loaded
+SANDBOXES: Final = (10, 50, 100, 250, 500, 1_000)
 TUNNELS: Final = (100, 500, 1_000, 2_000, 4_000)
 RECORDS: Final = (10_000, 100_000, 300_000, 1_000_000)
 SESSION_SECONDS: Final = 900
@@ -134,6 +135,47 @@ def measure_sessions(origins: Origins, counts: Sequence[int] = SESSIONS) -> list
         ("request_cpu_us", "µs", "The broker's CPU for an inspected kept-alive request", True),
     )
     return _live("sessions", "live sandboxes, each with a grant", asked, origins, counts)
+
+
+def measure_sandboxes(counts: Sequence[int] = SANDBOXES) -> list[Curve]:
+    """The whole of it: that many real sessions through both daemons. Raises RuntimeError, TimeoutExpired."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.scale", *map(str, counts)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SESSION_SECONDS,
+        cwd=ROOT,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+    result = json.loads(done.stdout)
+    if result["left"]:
+        raise RuntimeError(f"after {counts[-1]:,} sandboxes something is left: {'; '.join(result['left'])}")
+    points = result["points"]
+
+    def curve(key: str, title: str, y_title: str, series: dict[str, str], *, flat: bool = False) -> Curve:
+        return Curve(
+            key=f"sandboxes-{key}",
+            title=title,
+            x_title="live sandboxes of a runner, each with a grant",
+            y_title=y_title,
+            x=tuple(point["count"] for point in points),
+            series={name: tuple(point[what] for point in points) for name, what in series.items()},
+            flat=flat,
+        )
+
+    return [
+        curve("start", "To open one more session", "ms", {"time": "start_ms", "the runner's CPU": "start_cpu_ms"}),
+        curve("command", "A command in a session", "ms", {"time": "command_ms", "the runner's CPU": "command_cpu_ms"}),
+        curve("request", "The broker's CPU for a request", "µs", {"inspected": "request_cpu_us"}, flat=True),
+        curve(
+            "memory",
+            "Memory",
+            "MB",
+            {"the broker": "broker_mb", "the runner": "runner_mb", "all sandboxes": "sandboxes_mb"},
+        ),
+    ]
 
 
 def measure_tunnels(origins: Origins, counts: Sequence[int] = TUNNELS) -> list[Curve]:

@@ -90,6 +90,7 @@ class Crowd:
     runner_daemon: RunnerDaemon
     broker_daemon: BrokerDaemon
     port: int
+    asks: int = ASKS
     members: list[Member] = field(default_factory=list)
     issued: int = 0
 
@@ -169,7 +170,7 @@ class Crowd:
         words = [NAME, str(self.port), "/bytes/100", str(REQUESTS)]
         call = Call(argv=["/usr/bin/python3", "-c", ASK, *words])
         times, spent = [], []
-        for _ in range(ASKS):
+        for _ in range(self.asks):
             before = self._broker_cpu()
             done = await self.runner.run_in(member.session, call)
             if done.code != 0:
@@ -228,8 +229,11 @@ async def side_by_side(work: Sequence[Any]) -> None:
     await asyncio.gather(*map(one, work))
 
 
-async def measure(counts: Sequence[int]) -> dict[str, Any]:
-    """Figures at each count, `close_ms` of each session in the end, and `left`: what was not there before."""
+async def measure(counts: Sequence[int], *, asks: int = ASKS) -> dict[str, Any]:
+    """Figures at each count, `close_ms` of each session in the end, and `left`: what was not there before.
+
+    `asks`: how often the time of requests is taken. Raises WrongError.
+    """
     with adopted() as left, tempfile.TemporaryDirectory(prefix="wicketgate-scale-") as place, ExitStack() as started:
         certificates = Path(place)
         certificates.chmod(0o755)
@@ -238,13 +242,13 @@ async def measure(counts: Sequence[int]) -> dict[str, Any]:
         resolve = f'[resolve]\n"{NAME}:{origin.https}" = ["127.0.0.1"]\n'
         broker = started.enter_context(broker_daemon(rule, extra=f'cacert = ["{origin.cacert}"]\n{resolve}'))
         runner = started.enter_context(daemon(extra=f'attach = "{broker.attach}"\nparked = 0'))
-        async with _crowd(broker, runner, origin.https) as crowd:
+        async with _crowd(broker, runner, origin.https, asks) as crowd:
             await crowd.point(WARM_UP)  # loads what the others find loaded
             await crowd.close()
         wait_still()
         watch = Watch({"broker": pid_of(broker), "runner": pid_of(runner)}, {})
         before = watch.sample()
-        async with _crowd(broker, runner, origin.https) as crowd:
+        async with _crowd(broker, runner, origin.https, asks) as crowd:
             points = [await crowd.point(count) for count in sorted(counts)]
             await crowd.use()
             crowd.check(broker.records())
@@ -257,10 +261,10 @@ async def measure(counts: Sequence[int]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _crowd(broker: BrokerDaemon, runner: RunnerDaemon, port: int) -> AsyncIterator[Crowd]:
+async def _crowd(broker: BrokerDaemon, runner: RunnerDaemon, port: int, asks: int) -> AsyncIterator[Crowd]:
     """Nobody yet; connections to both daemons for as long as it lasts."""
     async with runner.client() as client, Broker(broker.control) as control:
-        yield Crowd(runner=client, control=control, runner_daemon=runner, broker_daemon=broker, port=port)
+        yield Crowd(runner=client, control=control, runner_daemon=runner, broker_daemon=broker, port=port, asks=asks)
 
 
 def _left(before: dict[str, float], after: dict[str, float]) -> list[str]:
