@@ -5,11 +5,11 @@ compared as they stand in the raw query, never decoded; a query that could be re
 no rule that restricts queries accepts it. Matching is case-sensitive.
 
 An allow rule accepts a query when **each** of its parameters is listed, so a repeated or an additional parameter cannot
-slip by. A deny rule hits when **any** of its parameters is listed.
+slip by. A deny rule hits when **any** of its parameters is listed, with `name` and `name=` as the same.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,9 +79,17 @@ def accepts(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bo
     return all(any(pattern.matches(parameter) for pattern in patterns) for parameter in parameters)
 
 
-def hits(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
+def hits(patterns: Collection[QueryPattern], parameters: tuple[str, ...]) -> bool:
     """Tell whether any parameter is matched by one of the patterns (a deny rule's question)."""
-    return any(pattern.matches(parameter) for pattern in patterns for parameter in parameters)
+    return any(
+        pattern.matches(one) for parameter in parameters for one in _spellings(parameter) for pattern in patterns
+    )
+
+
+def _spellings(parameter: str) -> tuple[str, ...]:
+    """`a` and `a=` are one thing to most servers: for a denial that is doubt, which counts as a hit."""
+    name, _, value = parameter.partition("=")
+    return (parameter,) if value else (name, f"{name}=")
 
 
 def parse_query_pattern(text: str) -> QueryPattern:

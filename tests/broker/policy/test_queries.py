@@ -42,7 +42,11 @@ def test_an_allow_rule_lists_every_parameter(query: str | None, expected: bool) 
 
 @pytest.mark.parametrize(
     ("query", "expected"),
-    [("x=1&sort=asc", True), ("page=7", True), ("x=1", False), ("sort=desc", False), (None, False), ("full&x", True)],
+    [
+        *(("x=1&sort=asc", True), ("page=7", True), ("x=1", False), ("sort=desc", False), (None, False)),
+        *(("full&x", True), ("full=", True), ("full=1", False), ("page", True), ("page=", True), ("empty", True)),
+        *(("pages", False), ("sort", False), ("sort=", False)),
+    ],
 )
 def test_a_deny_rule_hits_any_parameter(query: str | None, expected: bool) -> None:
     parameters = canonical_parameters(query)
