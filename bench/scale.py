@@ -271,8 +271,8 @@ def _left(before: dict[str, float], after: dict[str, float]) -> list[str]:
     found = []
     for name, value in after.items():
         may = 0 if name.startswith("namespaces: ") else LEFT.get(name.rpartition(": ")[2])
-        if may is not None and value - before[name] > may:
-            found.append(f"{name}: {before[name]:g} before, {value:g} now")
+        if may is not None and value - before.get(name, 0.0) > may:
+            found.append(f"{name}: {before.get(name, 0.0):g} before, {value:g} now")
     return found
 
 
