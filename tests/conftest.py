@@ -23,6 +23,7 @@ from tests.origins.process import (
     start_websocket,
 )
 
+HERE = Path(__file__).parent
 NO_SKIP = "WICKETGATE_NO_SKIP"
 COUNTS = "WICKETGATE_TEST_COUNTS"
 
@@ -30,7 +31,11 @@ MARKERS = (
     "smoke: the few live tests that also run under the second interpreter",
     "root_only: promises about a start as root; not collected for an ordinary user",
     "ordinary_only: promises about an ordinary user; not collected for root",
+    "alone: live tests that measure, or look at what the whole machine has; scripts/test runs them one by one",
+    "made_once: live tests of one virtual machine or container engine; scripts/test runs them in one process",
 )
+# Directories whose tests share what takes minutes to make.
+MADE_ONCE = ("vm", "compose")
 
 
 def _restore_signals() -> None:
@@ -54,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("wicketgate")
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if any(item.path.is_relative_to(HERE / name) for name in MADE_ONCE):
+        item.add_marker(pytest.mark.made_once)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,9 +18,9 @@ import pytest
 from sandbox.cgroups import Group, GroupError, Support, Version, claim, create, detect, reclaim, undo
 from sandbox.cgroups.detect import _places
 from sandbox.limits import MIB, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
-from tests.live.runs import until
+from tests.live.runs import PATIENCE, PROMPTLY, until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 ROOT = Path(__file__).parents[2]
 DROP = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--")
 BWRAP = (
@@ -96,7 +96,7 @@ def blocked(command: list[str], *, group: Group | None = None) -> Iterator[subpr
 
 def output(command: list[str], group: Group | None = None) -> tuple[int, str, str]:
     with blocked(command, group=group) as child:
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=PATIENCE)
         return child.returncode, out, err
 
 
@@ -197,7 +197,7 @@ def test_a_group_bounds_tasks(group: Group) -> None:
     assert (made <= SMALL.tasks, error) == (True, 11)
     assert group.usage().refused_tasks >= 1
     group.remove()
-    assert child.wait(5) in {0, -signal.SIGKILL}  # the bomb itself may have ended; its children are gone
+    assert child.wait(PATIENCE) in {0, -signal.SIGKILL}  # the bomb itself may have ended; its children are gone
     child.communicate()
     assert group.pids() == set()
 
@@ -217,7 +217,7 @@ def test_a_group_holds_its_processes_and_goes_with_them(version: Version) -> Non
     child.stdin.flush()
     assert child.stdout.readline() == b"ready\n"
     made.remove()
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(PATIENCE) == -signal.SIGKILL
     made.remove()
     child.communicate()
 
@@ -247,7 +247,7 @@ def test_a_claim_is_undone_when_its_maker_is_killed(uid: int) -> None:
     assert all(place.is_dir() and place.stat().st_uid == uid for place in places)
     maker.kill()
     maker.communicate()
-    until(lambda: not any(place.exists() for place in places), 4)
+    until(lambda: not any(place.exists() for place in places), PROMPTLY)
 
 
 @pytest.mark.root_only

@@ -8,7 +8,7 @@ import pytest
 from tests.live.runs import adopted, start
 from tests.origins.process import HttpsOrigin
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 MANY = 100
 
 

@@ -2,16 +2,15 @@
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.live.runners import Daemon, daemon, serving_uid
+from tests.live.runners import daemon, serving_uid
 from wicketgate.runner.client import Authority, Call, Runner
 from wicketgate.runner.schema import LimitsAsked
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 MIB = 1 << 20
 FORKS = """
 import os, time
@@ -99,18 +98,6 @@ BOMBS = {
         for place in ("/tmp", "/var/tmp", "/run", "/home/sandbox")
     },
 }
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with daemon() as made:
-        yield made
-
-
-@pytest.fixture
-async def runner(served: Daemon) -> AsyncIterator[Runner]:
-    async with served.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -5,7 +5,7 @@ import pytest
 from bench.churn import ACTS, Field
 from bench.soak import soak
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 CYCLES = 12
 
 
