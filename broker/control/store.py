@@ -19,6 +19,7 @@ from broker.policy.grants import Usage
 
 NAME: Final = "grants.sqlite3"
 SCHEMA_VERSION: Final = 1
+CACHE_KILOBYTES: Final = 512  # of pages that a busy broker comes to hold; the kernel has the file's anyway
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -244,6 +245,7 @@ class Store:
         execute("PRAGMA synchronous = NORMAL")
         execute("PRAGMA foreign_keys = ON")
         execute("PRAGMA trusted_schema = OFF")
+        execute(f"PRAGMA cache_size = -{CACHE_KILOBYTES}")
         (version,) = execute("PRAGMA user_version").fetchone()
         if version == 0 and (fresh or not execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]):
             self._database.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
