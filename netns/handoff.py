@@ -30,6 +30,15 @@ def send(connection: socket.socket, message: bytes, descriptors: list[int] | Non
     connection.sendmsg([message], rights)
 
 
+def announce(connection: socket.socket, message: bytes) -> None:
+    """Send a message with a descriptor of this very process (pidfd_open(2))."""
+    own = os.pidfd_open(os.getpid())
+    try:
+        send(connection, message, [own])
+    finally:
+        os.close(own)
+
+
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     """Receive one message and its descriptors (close-on-exec; the caller owns them). Empty bytes: the peer is gone.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 4, 38, 24
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 CAPABILITY_VERSION_3 = 0x20080522
 CLOSE_RANGE_CLOEXEC = 4
 _SYS_CLOSE_RANGE, _LAST = 436, 0xFFFFFFFF  # on every architecture; the highest number that there can be
@@ -28,6 +29,14 @@ def prctl(option: int, value: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl {option}: {os.strerror(code)}")
+
+
+def set_name(name: str) -> None:
+    """Name this thread (at most 15 bytes), as process lists show it."""
+    buffer = ctypes.create_string_buffer(name.encode())
+    if _libc.prctl(PR_SET_NAME, buffer, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl PR_SET_NAME: {os.strerror(code)}")
 
 
 def die_with_parent() -> None:
@@ -52,6 +61,39 @@ def drop_capabilities(*, bounding: bool = True, keep: int = 0) -> None:
     if _libc.capset(header, data) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"capset: {os.strerror(code)}")
+
+
+def hand_capabilities_on() -> None:
+    """Let the program that is executed next have what this thread may have (capabilities(7), ambient set)."""
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the same of the numbers from 32 on
+    _checked(_libc.capget(header, data), "capget")
+    data[2], data[5] = data[1], data[4]
+    _checked(_libc.capset(header, data), "capset")
+    for capability in range(64):
+        if data[1 + 3 * (capability // 32)] >> capability % 32 & 1:
+            _ambient(PR_CAP_AMBIENT_RAISE, capability)
+
+
+def keep_capabilities_to_oneself() -> None:
+    """The other way round: what is executed from here on gets none, as if none had been handed on."""
+    _ambient(PR_CAP_AMBIENT_CLEAR_ALL, 0)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()
+    _checked(_libc.capget(header, data), "capget")
+    data[2] = data[5] = 0
+    _checked(_libc.capset(header, data), "capset")
+
+
+def _ambient(what: int, capability: int) -> None:
+    arguments = (ctypes.c_ulong(what), ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0))
+    _checked(_libc.prctl(PR_CAP_AMBIENT, *arguments), "prctl PR_CAP_AMBIENT")
+
+
+def _checked(result: int, call: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
 
 
 def _empty_bounding_set() -> None:

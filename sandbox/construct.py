@@ -16,7 +16,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from netns import kernel
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
-from sandbox.launch import Entry, Launched, launch
+from sandbox.launch import Entry, Here, Launched, Starter, launch
 from sandbox.limits import OOM_SCORE_ADJ, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
 from sandbox.plan import HostLayout, Operation, plan
 from sandbox.spec import Mode, SandboxSpec
@@ -45,9 +45,8 @@ _TRY = "`wicketgate doctor` tries each step."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespaces:
-    """The runner's own pid and network namespaces, as descriptors to come back to."""
+    """The runner's own network namespace, as a descriptor to come back to."""
 
-    pid: int
     net: int
 
 
@@ -56,8 +55,8 @@ class Ground:
     """What every sandbox of a process is built on.
 
     `state`: the server's own directory, for the held names; without one a workspace cannot be protected.
-    `namespaces`: None where the process builds one sandbox only and has unshared its pid namespace for it already.
-    `keeper`: cleans up after a kill of this process; without one, too, a workspace cannot be protected.
+    `namespaces` and `starter`: None where the process builds one sandbox only and has unshared its pid namespace for
+    it already. `keeper`: cleans up after a kill of this process; without one, too, a workspace cannot be protected.
     """
 
     host: Host
@@ -65,6 +64,7 @@ class Ground:
     support: "cgroups.Support | None" = None
     namespaces: Namespaces | None = None
     keeper: "protect.Keeper | None" = None
+    starter: Starter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,7 @@ class Built:
     rlimits: tuple[Rlimit, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str
+    starter: Starter
     group: "cgroups.Group | None" = None
     guard: Guard | None = None
 
@@ -111,9 +112,13 @@ class Built:
             seccomp=self.seccomp,
             rlimits=_triples(self.rlimits),
             stdio=stdio,
-            groups=tuple(str(place / "cgroup.procs") for place in self._places()),
+            groups=self.members(),
             oom_score_adj=OOM_SCORE_ADJ,
         )
+
+    def members(self) -> tuple[str, ...]:
+        """The files that name the members of its groups."""
+        return _members(self.group)
 
     def settle(self) -> "tuple[Finding, ...]":
         """Undo what the sandbox needed outside of itself, and make harmless what it planted in its workspace.
@@ -133,9 +138,6 @@ class Built:
                 os.close(self.guard.root)
                 self.guard = None
         return findings
-
-    def _places(self) -> list[Path]:
-        return [] if self.group is None else sorted(set(self.group.directories.values()))
 
 
 def build(  # noqa: PLR0913  one parameter a part
@@ -252,15 +254,17 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
     authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
     laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
     seccomp = _filter(spec, ground.host)
-    with _birthplace(ground.namespaces, network):
-        launched = launch(
-            laid_out,
-            bwrap_fd=ground.host.bwrap_fd,
-            seccomp=seccomp,
-            stdio=stdio,
-            held=True,
-            announce=None if ground.keeper is None else ground.keeper.announce,
-        )
+    starter = ground.starter or Here(announce=None if ground.keeper is None else ground.keeper.announce)
+    launched = launch(
+        laid_out,
+        bwrap_fd=ground.host.bwrap_fd,
+        seccomp=seccomp,
+        stdio=stdio,
+        held=True,
+        network=network,
+        group=next(iter(_members(group)), ""),
+        starter=starter,
+    )
     undo.callback(_abandon, launched)
     return Built(
         spec=spec,
@@ -270,6 +274,7 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
         rlimits=(*rlimits, *_inner(limits)),
         environment=laid_out.environment,
         directory=laid_out.directory,
+        starter=starter,
         group=group,
     )
 
@@ -385,6 +390,13 @@ def _group(support: "cgroups.Support | None", limits: Limits, undo: contextlib.E
     return group
 
 
+def _members(group: "cgroups.Group | None") -> tuple[str, ...]:
+    """The files that name the members of a group."""
+    return (
+        () if group is None else tuple(str(place / "cgroup.procs") for place in sorted(set(group.directories.values())))
+    )
+
+
 def _remove(group: "cgroups.Group") -> None:
     from sandbox import cgroups  # noqa: PLC0415
 
@@ -394,22 +406,6 @@ def _remove(group: "cgroups.Group") -> None:
 
 def _bounds_memory(group: "cgroups.Group | None", ground: Ground) -> bool:
     return group is not None and ground.support is not None and ground.support.bounds_memory
-
-
-@contextlib.contextmanager
-def _birthplace(namespaces: Namespaces | None, network: int | None) -> Iterator[None]:
-    """Have the next child born in a new pid namespace and in the given network namespace, and come back."""
-    if namespaces is None:
-        yield
-        return
-    os.unshare(os.CLONE_NEWPID)
-    try:
-        if network is not None:
-            os.setns(network, os.CLONE_NEWNET)
-        yield
-    finally:
-        os.setns(namespaces.pid, os.CLONE_NEWPID)
-        os.setns(namespaces.net, os.CLONE_NEWNET)
 
 
 def _wait_held(launched: Launched) -> int:

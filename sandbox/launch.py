@@ -12,11 +12,12 @@ import fcntl
 import os
 import resource
 import signal
+import sys
 import termios
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from netns import joining, kernel, mounts
 from sandbox.argv import arguments
@@ -49,18 +50,72 @@ class Launched:
     release_fd: int = -1
 
 
-@dataclass(slots=True, kw_only=True)
-class _Child:
-    """All that the child needs, made before the fork, so that nothing can fail for want of it afterwards."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """All that a child needs, made before it is born, so that nothing can fail for want of it afterwards.
 
-    argv: list[str]
+    `descriptors`: number in the child → descriptor of whoever prepared it. `network`: a namespace to join, or -1.
+    `group`: a `cgroup.procs` file into which somebody is going to be moved when the child has mounted everything.
+    """
+
+    argv: tuple[str, ...]
     bwrap_fd: int
-    parent: int  # pidfd
-    keep: set[int] = field(default_factory=set)
+    descriptors: Mapping[int, int]
+    network: int = -1
+    group: str = ""
     reset: tuple[int, ...] = ()  # signals that get their default action back
     rlimits: tuple[tuple[int, int, int], ...] = ()
-    stdio: Mapping[int, int] = field(default_factory=dict)
+
+
+class Starter(Protocol):
+    """Who has the children forked. They are children of the calling thread in any case, and end with it."""
+
+    def bear(self, birth: Birth) -> int:
+        """Have bubblewrap's process born as the first one of a pid namespace; its pid. Raises OSError."""
+
+    def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
+        """Have a process born that starts an entry (`join` below); its pid. Raises OSError."""
+
+    def prepare(self, groups: tuple[str, ...]) -> "Spare | None":
+        """Have a process born for one entry of a sandbox with these groups. Raises OSError. None: not by this one."""
+
+
+class Spare(Protocol):
+    """A process that is in a sandbox's groups already and waits for one entry."""
+
+    def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
+        """Give it the entry; as for a Starter."""
+
+    def discard(self) -> int:
+        """End it, unless it was given one; its pid then is still to be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This process itself. It has unshared CLONE_NEWPID since its last child, and is in the network namespace."""
+
     announce: Callable[[], None] | None = None
+
+    def bear(self, birth: Birth) -> int:
+        """Fork it."""
+        parent = os.pidfd_open(os.getpid())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                become_bwrap(birth, parent=parent, announce=self.announce)
+        finally:
+            os.close(parent)
+        return pid
+
+    def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
+        """Fork it."""
+        pid = os.fork()
+        if pid == 0:
+            join(entry, reset, report)
+        return pid
+
+    def prepare(self, groups: tuple[str, ...]) -> "Spare | None":
+        """Not here: what waits would hold all that this process has in memory."""
 
 
 def launch(  # noqa: PLR0913  one parameter a part
@@ -70,78 +125,71 @@ def launch(  # noqa: PLR0913  one parameter a part
     seccomp: bytes,
     stdio: Mapping[int, int] | None = None,
     held: bool = False,
-    announce: Callable[[], None] | None = None,
+    network: int | None = None,
+    group: str = "",
+    starter: Starter | None = None,
 ) -> Launched:
     """Start the plan. `held`: stop when everything is mounted and given up, before the command.
 
-    The calling thread must stay alive, be in the sandbox's network namespace (if brokered) and have unshared
-    CLONE_NEWPID since its last child. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
-    descriptors of the caller; of the first three, what it does not name is inherited.
-    `announce` is called in the sandbox's outer process 1 before it executes anything, and stops the launch by raising.
+    The calling thread must stay alive. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
+    descriptors of the caller; of the first three, what it does not name is inherited. `network`: a namespace for the
+    sandbox, None where it gets one of its own or the starter is in it. `group`: as for a `Birth`.
     """
     with contextlib.ExitStack() as files, contextlib.ExitStack() as ours:
-        child, status_fd = _prepare(plan, bwrap_fd, seccomp, files, ours)
-        child.stdio = stdio or {}
-        child.announce = announce
-        release_fd = _hold(child, files, ours) if held else -1
-        pid = os.fork()
-        if pid == 0:
-            _become_bwrap(child)
+        supplied: dict[int, int] = {}
+
+        def supply(fd: int) -> int:
+            files.callback(os.close, fd)
+            number = FIRST_OTHER + len(supplied)
+            supplied[number] = fd
+            return number
+
+        status_fd, report_fd = os.pipe2(os.O_CLOEXEC)
+        ours.callback(os.close, status_fd)
+        words = ["--json-status-fd", str(supply(report_fd))]
+        release_fd = -1
+        if held:
+            block, release_fd = _hold()
+            ours.callback(os.close, release_fd)
+            words = ["--block-fd", str(supply(block)), *words]
+        # By descriptor: neither the variables nor the mounts show in /proc/PID/cmdline.
+        inner = arguments(plan, lambda content: supply(_file(content)), seccomp=supply(_file(seccomp)))
+        packed = supply(_file(b"".join(os.fsencode(word) + b"\0" for word in inner)))
+        birth = Birth(
+            argv=("bwrap", *words, "--args", str(packed), "--", *plan.argv),
+            bwrap_fd=bwrap_fd,
+            descriptors={**(stdio or {}), **supplied},
+            network=-1 if network is None else network,
+            group=group,
+            reset=_signals_to_reset(),
+            rlimits=plan.rlimits,
+        )
+        pid = (starter or Here()).bear(birth)
         ours.pop_all()
     return Launched(pid=pid, status_fd=status_fd, release_fd=release_fd)
 
 
-def _hold(child: _Child, files: contextlib.ExitStack, ours: contextlib.ExitStack) -> int:
+def _hold() -> tuple[int, int]:
     waits, release_fd = os.pipe2(os.O_CLOEXEC)
-    ours.callback(os.close, release_fd)
-    files.callback(os.close, waits)
-    # Opened for both directions it is its own writer: should we be killed now, it reads no end of file and stays held.
-    block = _high(os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC))
-    files.callback(os.close, block)
-    child.keep.add(block)
-    child.argv[1:1] = ["--block-fd", str(block)]
-    return release_fd
+    try:
+        # Opened for both directions it is its own writer: should we be killed, it reads no end of file and stays held.
+        return os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC), release_fd
+    except BaseException:
+        os.close(release_fd)
+        raise
+    finally:
+        os.close(waits)
 
 
-def _prepare(
-    plan: Plan, bwrap_fd: int, seccomp: bytes, files: contextlib.ExitStack, ours: contextlib.ExitStack
-) -> tuple[_Child, int]:
-    """`files` are closed when the child has its own, `ours` where there is no child."""
-    keep: set[int] = set()
-
-    def supply(content: bytes) -> int:
-        fd = _high(os.memfd_create("wicketgate", os.MFD_CLOEXEC))
-        files.callback(os.close, fd)
-        keep.add(fd)
+def _file(content: bytes) -> int:
+    fd = os.memfd_create("wicketgate", os.MFD_CLOEXEC)
+    try:
         os.write(fd, content)
         os.lseek(fd, 0, os.SEEK_SET)
-        return fd
-
-    parent = os.pidfd_open(os.getpid())
-    files.callback(os.close, parent)
-    status_fd, report_fd = os.pipe2(os.O_CLOEXEC)
-    ours.callback(os.close, status_fd)
-    report_fd = _high(report_fd)
-    files.callback(os.close, report_fd)
-    keep.add(report_fd)
-    words = arguments(plan, supply, seccomp=supply(seccomp))
-    # By descriptor: neither the variables nor the mounts show in /proc/PID/cmdline.
-    packed = supply(b"".join(os.fsencode(word) + b"\0" for word in words))
-    argv = ["bwrap", "--json-status-fd", str(report_fd), "--args", str(packed), "--", *plan.argv]
-    child = _Child(
-        argv=argv, bwrap_fd=bwrap_fd, parent=parent, keep=keep, reset=_signals_to_reset(), rlimits=plan.rlimits
-    )
-    return child, status_fd
-
-
-def _high(fd: int) -> int:
-    """The descriptor under a number that `stdio` does not use."""
-    if fd >= FIRST_OTHER:
-        return fd
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER)
-    finally:
+    except BaseException:
         os.close(fd)
+        raise
+    return fd
 
 
 def _signals_to_reset() -> tuple[int, ...]:
@@ -154,32 +202,45 @@ def _signals_to_reset() -> tuple[int, ...]:
     )
 
 
-def _become_bwrap(child: _Child) -> NoReturn:
+def become_bwrap(birth: Birth, *, parent: int, announce: Callable[[], None] | None) -> NoReturn:
+    """In the child. `parent`: a pidfd of the process whose child it is.
+
+    `announce` is called before anything is executed, and stops the launch by raising.
+    """
     try:
         kernel.die_with_parent()
-        if joining.has_ended(child.parent):
+        if joining.has_ended(parent):
             os._exit(125)  # the parent died before the line above took effect
-        if child.announce is not None:
-            child.announce()
+        if announce is not None:
+            announce()
+        if birth.network >= 0:
+            os.setns(birth.network, os.CLONE_NEWNET)
         # bubblewrap looks its child up in /proc by the number that it has in this new pid namespace.
         mounts.enter_private_mounts()
         mounts.mount_processes()
-        bwrap = fcntl.fcntl(child.bwrap_fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER)
-        moved = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OTHER) for number, fd in child.stdio.items()}
-        for number, fd in moved.items():
-            os.dup2(fd, number)
-        kernel.inherit_only(child.keep | set(child.stdio))
-        _limit(child.rlimits)
+        bwrap = _take_places(birth)
+        kernel.inherit_only(set(birth.descriptors))
+        _limit(birth.rlimits)
         os.umask(os.umask(NEVER_BY_OTHERS) | NEVER_BY_OTHERS)
         os.chdir("/")  # the caller's directory may be one that the serving user cannot read
-        for number in child.reset:
+        for number in birth.reset:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execve(bwrap, child.argv, {})  # noqa: S606  the point of this module
+        os.execve(bwrap, birth.argv, {})  # noqa: S606  the point of this module
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         with contextlib.suppress(OSError):
             os.write(2, f"wicketgate: bubblewrap could not be started: {error}\n".encode())
     os._exit(125)
+
+
+def _take_places(birth: Birth) -> int:
+    """Give each descriptor the number that it has for bubblewrap; where bubblewrap itself is then."""
+    beyond = max((FIRST_OTHER, *birth.descriptors)) + 1
+    bwrap = fcntl.fcntl(birth.bwrap_fd, fcntl.F_DUPFD_CLOEXEC, beyond)
+    aside = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, beyond) for number, fd in birth.descriptors.items()}
+    for number, fd in aside.items():
+        os.dup2(fd, number)
+    return bwrap
 
 
 def _limit(rlimits: tuple[tuple[int, int, int], ...]) -> None:
@@ -188,6 +249,14 @@ def _limit(rlimits: tuple[tuple[int, int, int], ...]) -> None:
         most = resource.getrlimit(limit)[1]
         bound = hard if most == resource.RLIM_INFINITY else min(hard, most)
         resource.setrlimit(limit, (min(soft, bound), bound))
+
+
+def go_on_as_interpreter(code: str, *arguments: str, keep: set[int]) -> None:
+    """Execute this very interpreter anew with a program of ours. Returns where that cannot be done."""
+    kernel.inherit_only(keep)
+    words = [sys.executable, "-I", "-S", "-X", "utf8", "-c", code, *arguments]
+    with contextlib.suppress(OSError):
+        os.execve(sys.executable, words, {})  # noqa: S606  the point of this module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +285,7 @@ _BETWEEN = ("/usr/bin/env", "--")
 _OURS = ("/usr/", "/bin/")
 
 
-def enter(entry: Entry) -> int:
+def enter(entry: Entry, starter: Starter | Spare | None = None) -> int:
     """Start a command in a running sandbox; its pid, a child of the caller. Raises OSError naming the step that failed.
 
     The caller needs CAP_SYS_ADMIN over the sandbox's user namespace. The command is in the sandbox's pid namespace, so
@@ -224,10 +293,7 @@ def enter(entry: Entry) -> int:
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
-        reset = _signals_to_reset()
-        between = os.fork()
-        if between == 0:
-            _join(entry, reset, writer)
+        between = (starter or Here()).join(entry, _signals_to_reset(), writer)
         os.close(writer)
         writer = -1
         with os.fdopen(os.dup(reader), "rb") as report:
@@ -246,7 +312,7 @@ def enter(entry: Entry) -> int:
     raise OSError(int(code), os.strerror(int(code)), step)
 
 
-def _join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
+def join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
     """In between: outside of the sandbox's pid namespace, so unseen there. Its child is born inside, as our sibling."""
     step = "prepare"
     try:

@@ -20,7 +20,7 @@ from sandbox.construct import Built, Ground, build
 from sandbox.errors import Code, LaunchError
 from sandbox.host import find_command
 from sandbox.last_words import with_last_words
-from sandbox.launch import Entry, enter
+from sandbox.launch import Entry, Spare, enter
 from sandbox.lot import Lot
 from sandbox.parked import Parked, shape_of, suits
 from sandbox.protect import Finding
@@ -60,6 +60,7 @@ class Live:
     stopped: bool = False
     started: bool = False
     done: asyncio.Task[int] = field(init=False)
+    _spare: Spare | None = None
 
     def __post_init__(self) -> None:
         self.done = asyncio.create_task(self._see_to_the_end())
@@ -97,10 +98,20 @@ class Live:
         """Start an entry; its pid. Raises LaunchError."""
         if self.child.ended.done() or self.stopped:
             raise LaunchError(Code.SESSION_OVER, "The session has ended.", "Start a new one.")
+        spare, self._spare = self._spare, None
         try:
-            return enter(entry)
+            return enter(entry, spare or self.built.starter)
         except OSError as error:
             raise self._not_entered(entry, error) from error
+        finally:
+            if spare is not None:
+                asyncio.get_running_loop().call_soon(self.expect_entries)
+
+    def expect_entries(self) -> None:
+        """Have a process wait for the next one: to go into the groups takes longer than all the rest of an entry."""
+        if self.built.members() and self._spare is None and not (self.child.ended.done() or self.stopped):
+            with contextlib.suppress(OSError):  # without one it takes longer, that is all
+                self._spare = self.built.starter.prepare(self.built.members())
 
     def _not_entered(self, entry: Entry, error: OSError) -> LaunchError:
         if str(error.filename).startswith("enter /"):
@@ -115,6 +126,9 @@ class Live:
 
     async def _see_to_the_end(self) -> int:
         code = await self.child.wait()
+        if self._spare is not None:
+            await Child(self._spare.discard()).wait()  # it is in the groups that are to be removed
+            self._spare = None
         status = self.built.launched.status_fd
         self.started = b'"exit-code"' in os.read(status, 4096)
         os.close(status)

@@ -74,6 +74,9 @@ class SessionCalls:
     live: Live
     roots: set[int] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.live.expect_entries()
+
     async def run(self, command: Command, emit: Emit) -> Result:
         """Run a command in the session. What it leaves in the background stays; a stop ends that, too."""
         live = self.live

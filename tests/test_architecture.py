@@ -57,6 +57,7 @@ OURSELVES: Final = "wicketgate.alone"
 # Modules that may fork without executing anything: the child goes on in our own code.
 FORKS: Final = {
     "sandbox.cgroups.claim": "what undoes the claim outlives the server",
+    "sandbox.starter": "what forks for the runner; the launcher executes the interpreter anew for it",
     "sandbox.ownership": "a user namespace exists only while a process is in it",
     "sandbox.protect.keeper": "what cleans up after a killed server outlives it",
     "netns.joining": "the first process of a pid namespace",

@@ -14,13 +14,14 @@ Version control metadata, editor tasks, hook directories and credential files ar
 """
 
 from sandbox.protect.hold import Hold, hold, sweep, take_away
-from sandbox.protect.keeper import Keeper, start_keeper
+from sandbox.protect.keeper import ANNOUNCED, Keeper, start_keeper
 from sandbox.protect.mounts import operations
 from sandbox.protect.settle import Finding, settle
 from sandbox.protect.survey import Survey, survey
 from sandbox.protect.verify import MountsDifferError, verify
 
 __all__ = [
+    "ANNOUNCED",
     "Finding",
     "Hold",
     "Keeper",

@@ -71,11 +71,7 @@ class Keeper:
 
     def announce(self) -> None:
         """Called in a sandbox's own process 1, before it executes anything. Raises OSError: then it must not."""
-        own = os.pidfd_open(os.getpid())
-        try:
-            handoff.send(self.connection, ANNOUNCED, [own])
-        finally:
-            os.close(own)
+        handoff.announce(self.connection, ANNOUNCED)
 
     def stop(self) -> None:
         """Let it end, and wait until it has done what was left to do. For the process that started it.

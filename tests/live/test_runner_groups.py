@@ -5,6 +5,7 @@ What a limit per process cannot do is what is tried here: a session of several p
 
 import asyncio
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.cgroups import detect
-from tests.live.runners import Daemon, daemon, serving_uid
+from tests.live.runners import Daemon, alive, daemon, serving_uid
 from tests.live.runs import until
 from wicketgate.runner.client import Authority, Call, Runner
 from wicketgate.runner.schema import LimitsAsked
@@ -78,9 +79,10 @@ def groups(made: Daemon) -> list[Path]:
     return [one for place in places(made) for one in place.glob("wicketgate-1-*")]
 
 
-def _has_three(group: Path) -> bool:
+def _has_all(group: Path, mark: str) -> bool:
     """Its process 1, the session's first command, and the one that has entered."""
-    return len((group / "cgroup.procs").read_text().split()) == 3
+    members = {int(word) for word in (group / "cgroup.procs").read_text().split()}
+    return len(members) >= 3 and bool(members & set(alive(mark)))
 
 
 def number(session: list[Path], *names: str) -> int:
@@ -122,12 +124,13 @@ async def test_cpu_is_bounded_for_the_session_as_a_whole(runner: Runner) -> None
 async def test_a_session_has_a_group_with_all_its_processes_and_the_group_goes(served: Daemon, runner: Runner) -> None:
     limits = LimitsAsked(memory_bytes=200 * MIB, tasks=77, cpus=0.5)
     async with runner.session(Authority(limits=limits)) as session:
-        entered = asyncio.ensure_future(runner.run_in(session.id, Call(bash="exec sleep 60")))
+        mark = f"mark-{secrets.token_hex(6)}"
+        entered = asyncio.ensure_future(runner.run_in(session.id, Call(bash=f"exec -a {mark} sleep 60")))
         made = groups(served)
         assert made
         assert number(made, "memory.max", "memory.limit_in_bytes") == 200 * MIB
         assert number(made, "pids.max") == 77
-        await asyncio.to_thread(until, lambda: all(_has_three(group) for group in made))
+        await asyncio.to_thread(until, lambda: all(_has_all(group, mark) for group in made))
         entered.cancel()
     assert groups(served) == []
     assert all(place.stat().st_uid == serving_uid() for place in places(served))

@@ -40,6 +40,7 @@ from broker.policy.load import read_trusted
 from broker.policy.problems import PolicyError
 from netns import joining, kernel, mounts
 from sandbox import cgroups
+from sandbox.children import Child
 from sandbox.construct import Ground, Namespaces
 from sandbox.errors import Code, LaunchError
 from sandbox.host import UNUSABLE, look_at_host
@@ -48,9 +49,10 @@ from sandbox.live import Workshop
 from sandbox.lot import Lot
 from sandbox.output import readable
 from sandbox.parked import shape_of
-from sandbox.protect import Keeper, start_keeper, sweep
+from sandbox.protect import ANNOUNCED, Keeper, start_keeper, sweep
 from sandbox.sessions import Sessions
 from sandbox.spec import Authority
+from sandbox.starter import RunnersStarter, start_starter
 from sandbox.terminals import Terminals
 from sandbox.workspace import ForbiddenRoots, forbidden_roots
 from wicketgate import __version__
@@ -282,8 +284,9 @@ def _be_runner(prepared: Prepared, channel: socket.socket, gate: int, keeper: Ke
         prepared = replace(prepared, ready=_enter_namespaces(prepared.ready, gate))
         if (problem := prepared.ready.problem()) is not None:
             say(f"no sandbox is started here: {problem}")
+        starter = None if prepared.ready.refused else start_starter(keeper.connection, ANNOUNCED)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(prepared, channel, keeper))
+            runner.run(_serve(prepared, channel, keeper, starter))
         status = 0
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         with contextlib.suppress(OSError, ValueError):
@@ -321,7 +324,7 @@ def _enter_namespaces(ready: Readiness, gate: int) -> Readiness:
     return ready
 
 
-async def _serve(prepared: Prepared, channel: socket.socket, keeper: Keeper) -> None:
+async def _serve(prepared: Prepared, channel: socket.socket, keeper: Keeper, starter: RunnersStarter | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -329,7 +332,9 @@ async def _serve(prepared: Prepared, channel: socket.socket, keeper: Keeper) -> 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, joining.PASSED_ON)  # what came since the gate was there comes now
     for path in sweep(prepared.state):
         say(f"what a killed session left in {path} was taken away")
-    operations = _operations(prepared, keeper)
+    if starter is not None:
+        Child(starter.pid).ended.add_done_callback(lambda _: _give_up(stop))
+    operations = _operations(prepared, keeper, starter)
     server = runner_server(operations, loop)
     channel.setblocking(False)
     peers = asyncio.create_task(_take_peers(channel, server))
@@ -342,11 +347,13 @@ async def _serve(prepared: Prepared, channel: socket.socket, keeper: Keeper) -> 
     await server.close()
 
 
-def _operations(prepared: Prepared, keeper: Keeper) -> Operations:
-    namespaces = Namespaces(
-        pid=os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC),
-        net=os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC),
-    )
+def _give_up(stop: asyncio.Event) -> None:
+    say("the process that starts commands has gone, and the runner ends")
+    stop.set()
+
+
+def _operations(prepared: Prepared, keeper: Keeper, starter: RunnersStarter | None) -> Operations:
+    namespaces = Namespaces(net=os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
     support = prepared.groups
     ground = Ground(
         host=prepared.ready.host or UNUSABLE,
@@ -354,6 +361,7 @@ def _operations(prepared: Prepared, keeper: Keeper) -> Operations:
         support=support,
         namespaces=namespaces,
         keeper=keeper,
+        starter=starter,
     )
     attach = prepared.config.runner.attach
     workshop = Workshop(

@@ -1,0 +1,338 @@
+"""The process that forks for a runner: small, so that a start need not copy the tables of the runner's memory.
+
+It is started before the runner serves, does what it is told over a channel, one thing after the other, and knows
+nothing of what it starts. What it forks are children of the runner, its own parent (CLONE_PARENT), and of the runner's
+thread that started it: that one waits for them, and they end with it. It is in the runner's pid namespace, so it ends
+with the runner; and a runner without it starts nothing more, so it ends, too.
+
+It is an interpreter of its own, with little loaded. Where the serving user may not read the interpreter's files, it is
+a copy of the runner: the same, but slower.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from netns import handoff, joining, kernel
+from sandbox import launch
+from sandbox.launch import Birth, Entry
+
+NAME: Final = "wicketgate-fork"  # in /proc/PID/comm
+READY_SECONDS: Final = 10.0
+MAX_ANSWER, MAX_DESCRIPTORS = 4096, 128
+MOST_WAITING: Final = 16  # for sessions; each holds about half a megabyte
+_READY: Final = b"ready"
+_CODE: Final = (
+    "import sys; sys.path[:] = sys.argv[1].split('\\n'); from sandbox import starter; starter.main(*sys.argv[2:])"
+)
+
+
+class RunnersStarter:
+    """The runner's side; a `launch.Starter`. `pid` is a child of the runner."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid = pid
+        self._channel = channel
+        self.waiting: list[RunnersSpare] = []  # the one that was made last comes last
+
+    def bear(self, birth: Birth) -> int:
+        """As `launch.Starter` has it."""
+        numbers = sorted(birth.descriptors)
+        descriptors = [birth.bwrap_fd, *(birth.descriptors[number] for number in numbers)]
+        if birth.network >= 0:
+            descriptors.append(birth.network)
+        document = {
+            "argv": birth.argv,
+            "group": birth.group,
+            "reset": birth.reset,
+            "rlimits": birth.rlimits,
+            "numbers": numbers,
+        }
+        return self._ask("bear", document, descriptors)
+
+    def join(self, entry: Entry, reset: tuple[int, ...], report: int) -> int:
+        """As `launch.Starter` has it."""
+        return self._ask("join", *_told(entry, reset, report))
+
+    def prepare(self, groups: tuple[str, ...]) -> "RunnersSpare":
+        """As `launch.Starter` has it."""
+        near, far = handoff.pair()
+        try:
+            spare = RunnersSpare(self._ask("wait", {"groups": groups}, [far.fileno()]), near, self)
+        except BaseException:
+            near.close()
+            raise
+        finally:
+            far.close()
+        self.waiting.append(spare)
+        if len(self.waiting) > MOST_WAITING:
+            self.waiting[0].retire()
+        return spare
+
+    def _ask(self, what: str, document: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        _tell(self._channel, what, document, descriptors)
+        answer = self._channel.recv(MAX_ANSWER)
+        if not answer:
+            raise OSError(0, "the process that starts commands has gone")
+        told = json.loads(answer)
+        if "pid" in told:
+            return int(told["pid"])
+        raise OSError(told["failed"], os.strerror(told["failed"]), told["step"])
+
+
+class RunnersSpare:
+    """A `launch.Spare`. `pid` is a child of the runner."""
+
+    def __init__(self, pid: int, channel: socket.socket, starter: RunnersStarter) -> None:
+        self.pid = pid
+        self._channel = channel
+        self._starter = starter
+
+    def join(self, entry: Entry, reset: tuple[int, ...], report: int) -> int:
+        """As `launch.Starter` has it. Where it has ended meanwhile another one is born."""
+        try:
+            _tell(self._channel, "join", *_told(entry, reset, report))
+        except OSError:
+            self.retire()
+            os.waitpid(self.pid, 0)
+            return self._starter.join(entry, reset, report)
+        self.retire()
+        return self.pid
+
+    def retire(self) -> None:
+        """Let it wait no longer."""
+        self._channel.close()
+        if self in self._starter.waiting:
+            self._starter.waiting.remove(self)
+
+    def discard(self) -> int:
+        """As `launch.Spare` has it."""
+        self.retire()
+        os.kill(self.pid, signal.SIGKILL)  # nobody has waited for it, so the number is still its own
+        return self.pid
+
+
+def _told(entry: Entry, reset: tuple[int, ...], report: int) -> tuple[dict[str, Any], list[int]]:
+    numbers = sorted(entry.stdio)
+    document = {
+        "entry": {**asdict(entry), "seccomp": entry.seccomp.hex(), "stdio": None},
+        "reset": reset,
+        "numbers": numbers,
+    }
+    return document, [report, *(entry.stdio[number] for number in numbers)]
+
+
+def _tell(channel: socket.socket, what: str, document: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    content = os.memfd_create("wicketgate", os.MFD_CLOEXEC)  # a command line may be larger than a message
+    try:
+        with os.fdopen(os.dup(content), "wb") as file:
+            file.write(json.dumps(document).encode())
+        socket.send_fds(channel, [what.encode()], [content, *descriptors])
+    finally:
+        os.close(content)
+
+
+def start_starter(keeper: socket.socket, announced: bytes) -> RunnersStarter:
+    """Start it, and wait until it can serve. Call it in the first process of a pid namespace, without threads.
+
+    `announced`: what each sandbox tells on the keeper's connection before it executes anything. Raises OSError.
+    """
+    for is_own_program in (True, False):
+        near, far = handoff.pair()
+        pid = os.fork()
+        if pid == 0:
+            near.close()
+            _be_starter(far, keeper, announced, is_own_program=is_own_program)
+        far.close()
+        if _is_ready(near):
+            return RunnersStarter(pid, near)
+        near.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    raise OSError(0, "the process that starts commands cannot be started")
+
+
+def _is_ready(channel: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(READY_SECONDS * 1000)) and channel.recv(MAX_ANSWER) == _READY
+
+
+def _be_starter(channel: socket.socket, keeper: socket.socket, announced: bytes, *, is_own_program: bool) -> NoReturn:
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if is_own_program:
+            kernel.hand_capabilities_on()
+            launch.go_on_as_interpreter(
+                _CODE,
+                "\n".join(path for path in sys.path if path),
+                *(str(one.fileno()) for one in (channel, keeper)),
+                announced.decode(),
+                keep={channel.fileno(), keeper.fileno()},
+            )
+            os._exit(1)
+        kernel.keep_descriptors({0, 1, 2, channel.fileno(), keeper.fileno()})
+        Serving(channel, keeper, announced).run()
+    except BaseException:  # noqa: BLE001, S110  a forked child ends here; whoever waits for it sees its end
+        pass
+    os._exit(1)
+
+
+def main(channel: str, keeper: str, announced: str) -> NoReturn:
+    """What the interpreter of its own begins with."""
+    try:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # others have the same user: they must not be able to steer this one
+        kernel.keep_capabilities_to_oneself()
+        ends = [socket.socket(fileno=int(number)) for number in (channel, keeper)]
+        for end in ends:
+            end.set_inheritable(False)
+        Serving(ends[0], ends[1], announced.encode()).run()
+    except BaseException:  # noqa: BLE001, S110  nobody to tell: the runner sees its end
+        pass
+    os._exit(1)
+
+
+class Serving:
+    """The process itself."""
+
+    def __init__(self, channel: socket.socket, keeper: socket.socket, announced: bytes) -> None:
+        self._channel = channel
+        self._keeper, self._announced = keeper, announced
+        self._runner = os.pidfd_open(os.getppid())
+        self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Serve until the runner has gone."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for `_expect_a_move`
+        gc.disable()  # a collection touches, and so copies, every page that is shared with a child; nothing is cyclic
+        kernel.set_name(NAME)
+        os.unshare(os.CLONE_NEWPID)  # it has the right
+        os.setns(self._own, os.CLONE_NEWPID)
+        self._channel.send(_READY)
+        while True:
+            what, descriptors = _hear(self._channel)
+            if not what:
+                return
+            try:
+                self._obey(what, descriptors)
+            finally:
+                for fd in descriptors:
+                    os.close(fd)
+
+    def _obey(self, what: bytes, descriptors: list[int]) -> None:
+        content, *others = descriptors
+        document = _read(content)
+        answer: dict[str, Any]
+        try:
+            match what:
+                case b"bear":
+                    pid = self._bear(document, others)
+                case b"join":
+                    pid = joining.clone_sibling()
+                    if pid == 0:
+                        launch.join(*_entry(document, others))
+                case _:
+                    pid = joining.clone_sibling()
+                    if pid == 0:
+                        _wait(document["groups"], others[0])
+            answer = {"pid": pid}
+        except OSError as error:
+            answer = {"failed": error.errno or 0, "step": str(error.filename or "start")}
+        self._channel.send(json.dumps(answer).encode())
+        if document.get("group"):
+            _expect_a_move(document["group"])
+
+    def _bear(self, document: Mapping[str, Any], descriptors: list[int]) -> int:
+        bwrap, *rest = descriptors
+        numbers = document["numbers"]
+        birth = Birth(
+            argv=tuple(document["argv"]),
+            bwrap_fd=bwrap,
+            descriptors=dict(zip(numbers, rest, strict=False)),
+            network=rest[len(numbers)] if len(rest) > len(numbers) else -1,
+            reset=tuple(document["reset"]),
+            rlimits=_triples(document["rlimits"]),
+        )
+        os.unshare(os.CLONE_NEWPID)
+        try:
+            pid = joining.clone_sibling()
+            if pid == 0:
+                launch.become_bwrap(birth, parent=self._runner, announce=self._announce)
+        finally:
+            os.setns(self._own, os.CLONE_NEWPID)
+        return pid
+
+    def _announce(self) -> None:
+        handoff.announce(self._keeper, self._announced)
+
+
+def _read(content: int) -> dict[str, Any]:
+    with open(content, "rb", closefd=False) as file:
+        file.seek(0)
+        document: dict[str, Any] = json.load(file)
+    return document
+
+
+def _expect_a_move(group: str) -> None:
+    """Have the kernel make ready for a move into a control group, while something else is done.
+
+    The first move after a while waits until every processor has taken notice (a grace period of RCU: 10 ms and more),
+    one shortly after it does not. So a child moves itself, and ends. It is the runner that moves what is to be bounded;
+    whether this helps it or fails is nobody's concern.
+    """
+    with contextlib.suppress(OSError):
+        if os.fork() == 0:
+            with contextlib.suppress(OSError):
+                Path(group).write_text(str(os.getpid()))
+            os._exit(0)
+
+
+def _wait(groups: Sequence[str], channel: int) -> NoReturn:
+    """Go into the groups, wait for one entry, and start that."""
+    try:
+        kernel.keep_descriptors({0, 1, 2, channel})
+        for group in groups:
+            Path(group).write_text(str(os.getpid()))
+        what, descriptors = _hear(socket.socket(fileno=channel))
+        if what:
+            entry, reset, report = _entry(_read(descriptors[0]), descriptors[1:])
+            launch.join(replace(entry, groups=()), reset, report)
+    except BaseException:  # noqa: BLE001, S110  a forked child ends here; whoever waits for it sees its end
+        pass
+    os._exit(125)
+
+
+def _hear(channel: socket.socket) -> tuple[bytes, list[int]]:
+    what, descriptors, _, _ = socket.recv_fds(channel, MAX_ANSWER, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    return what, descriptors
+
+
+def _entry(document: Mapping[str, Any], descriptors: list[int]) -> tuple[Entry, tuple[int, ...], int]:
+    report, *stdio = descriptors
+    fields = document["entry"]
+    entry = Entry(
+        **{
+            **fields,
+            "argv": tuple(fields["argv"]),
+            "environment": tuple((name, value) for name, value in fields["environment"]),
+            "seccomp": bytes.fromhex(fields["seccomp"]),
+            "rlimits": _triples(fields["rlimits"]),
+            "groups": tuple(fields["groups"]),
+            "stdio": dict(zip(document["numbers"], stdio, strict=True)),
+        }
+    )
+    return entry, tuple(document["reset"]), report
+
+
+def _triples(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
+    return tuple((limit, soft, hard) for limit, soft, hard in rows)

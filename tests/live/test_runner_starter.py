@@ -1,0 +1,92 @@
+"""The process that forks for the runner: as a program of its own and as a copy, and what its end means."""
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.live.runners import Daemon, alive, daemon
+from tests.live.runs import children, name, until
+from wicketgate.runner.client import Call, RunnerError
+
+pytestmark = pytest.mark.live
+
+RUNNER = 2  # of the daemon's processes
+NAME = "wicketgate-fork"
+# An interpreter that cannot be executed again stands for one that the serving user may not read.
+AS_A_COPY = ("-c", "import sys; sys.executable = '/nonexistent'; from wicketgate.__main__ import main; main()")
+RIGHTS = Call(
+    bash="grep -E '^(Cap|NoNewPrivs|Seccomp:|SigBlk|SigIgn)' /proc/self/status; ls /proc/self/fd; ulimit -a; umask"
+)
+
+
+def starter(made: Daemon) -> int:
+    return min(named(made))
+
+
+def named(made: Daemon) -> set[int]:
+    return {pid for pid in children(made.processes()[RUNNER]) if name(pid) == NAME}
+
+
+def memory(pid: int) -> int:
+    """Kilobytes that are its own or a copy of its parent's."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0])
+
+
+async def test_a_command_is_the_same_from_a_program_and_from_a_copy() -> None:
+    reports = []
+    for program in (("-m", "wicketgate"), AS_A_COPY):
+        with daemon(extra="parked = 0", program=program) as made:
+            async with made.client() as runner, runner.session() as session:
+                done = await runner.run(RIGHTS)
+                entered = await runner.run_in(session.id, RIGHTS)
+                assert done.code == entered.code == 0
+                assert b"CapEff:\t0000000000000000" in done.stdout
+                assert b"CapBnd:\t0000000000000000" in entered.stdout
+                assert b"CapAmb:\t0000000000000000" in entered.stdout
+                with pytest.raises(RunnerError, match="command_not_found"):
+                    await runner.run_in(session.id, Call(argv=["/usr/bin/no-such"]))
+            reports.append((done.stdout, entered.stdout))
+            is_copy = memory(starter(made)) > memory(made.processes()[RUNNER]) * 2 // 3
+            assert is_copy or program != AS_A_COPY
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("victim", [starter, lambda made: made.processes()[RUNNER]])
+async def test_none_of_the_two_goes_on_without_the_other(victim: Callable[[Daemon], int]) -> None:
+    mark = f"mark-{secrets.token_hex(6)}"
+    with daemon(extra="parked = 2") as made:
+        async with made.client() as runner:
+            running = asyncio.create_task(runner.run(Call(bash=f"exec -a {mark} sleep 999")))
+            await asyncio.to_thread(until, lambda: alive(mark))
+            both = [made.processes()[RUNNER], starter(made)]
+            os.kill(victim(made), signal.SIGKILL)
+            with pytest.raises(RunnerError):
+                await running
+        assert made.process is not None
+        await asyncio.to_thread(made.process.wait, 20)
+        until(lambda: not alive(mark) and not any(Path(f"/proc/{pid}").exists() for pid in both))
+
+
+async def test_what_waits_in_a_session_serves_one_call_and_ends_with_it() -> None:
+    with daemon(extra="parked = 0") as made:
+        async with made.client() as runner:
+            if (await runner.health()).bounds == "none":
+                pytest.skip("nothing waits where there are no control groups")
+            ours = {starter(made)}
+            async with runner.session() as session:
+                served: set[int] = set()
+                for number in range(3):
+                    (waits,) = await asyncio.to_thread(until, lambda: named(made) - ours - served)
+                    assert (await runner.run_in(session.id, Call(bash=f"exit {number}"))).code == number
+                    served.add(waits)
+                (waits,) = await asyncio.to_thread(until, lambda: named(made) - ours - served)
+                os.kill(waits, signal.SIGKILL)
+                await asyncio.to_thread(until, lambda: Path(f"/proc/{waits}/stat").read_text().split()[2] == "Z")
+                assert (await runner.run_in(session.id, Call(bash="exit 9"))).code == 9
+            assert named(made) == ours
+            assert set(children(made.processes()[RUNNER])) == ours
