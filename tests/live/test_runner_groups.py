@@ -18,7 +18,7 @@ from tests.live.runs import until
 from wicketgate.runner.client import Authority, Call, Runner
 from wicketgate.runner.schema import LimitsAsked
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 MIB = 1 << 20
 # Three processes of 60 MiB each. Each says whether it was killed.
 MANY = """
