@@ -240,9 +240,10 @@ async def soak(
                 while (now := time.monotonic() - begin) < seconds and len(seen.times) < cycles:
                     await _cycle(place, seen, acts)
                     seen.unquiet += not await quiet(watch, left, patience)
-                    seen.add(time.monotonic() - begin, watch.sample())
-                    if seen.times[-1] < seconds * WARM_SHARE and len(seen.times) <= cycles * WARM_SHARE:
-                        seen.warm = len(seen.times)
+                    at = time.monotonic() - begin
+                    settling = at < seconds * WARM_SHARE and len(seen.times) < cycles * WARM_SHARE
+                    seen.add(at, watch.sample(settling=settling))
+                    seen.warm += settling
                     report(seen)
                     await asyncio.sleep(max(0.0, now + period - (time.monotonic() - begin)))
     return seen

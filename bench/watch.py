@@ -30,25 +30,26 @@ class Watch:
     def __init__(self, roots: Mapping[str, int], places: Mapping[str, Path]) -> None:
         self._places = places
         self.daemons = {name: pid for root, pid in roots.items() for name, pid in _daemons(root, pid)}
-        self._most: int | None = None
+        self._most = 0
 
     def processes(self) -> set[int]:
         """Everything that this process and its descendants have started; orphans too where it adopts them."""
         return tree(os.getpid())
 
     def is_quiet(self) -> bool:
-        """Whether no more processes are alive than at the first sample. Some sandboxes are parked, always as many."""
-        return self._most is None or len(self.processes()) <= self._most
+        """Whether no more processes are alive than while it settled: some sandboxes are parked, always as many."""
+        return not self._most or len(self.processes()) <= self._most
 
-    def sample(self) -> Figures:
-        """Every figure at this moment. Raises DaemonEndedError."""
+    def sample(self, *, settling: bool = False) -> Figures:
+        """Every figure at this moment; `settling`: pools are still being filled. Raises DaemonEndedError."""
         found: Figures = {}
         for name, pid in self.daemons.items():
             if not Path(f"/proc/{pid}/stat").exists():
                 raise DaemonEndedError(f"{name} (process {pid}) has ended")
             found |= {f"{name}: {what}": value for what, value in _of_process(pid).items()}
         alive = self.processes()
-        self._most = self._most or len(alive)
+        if settling or not self._most:
+            self._most = max(self._most, len(alive))
         found["processes"] = len(alive)
         found |= _namespaces(alive)
         found |= _slabs()

@@ -16,6 +16,7 @@ from broker.gateway.tls import TlsConnection
 from broker.policy.authority import Authority
 from broker.policy.decide import Allowed, Denied, Facts, Scheme, Stage, Verdict
 from broker.policy.reasons import Reason, Refusal
+from broker.wire.http1.rewrite import DEFAULT_PORTS
 from broker.wire.sniff import Protocol, sniff
 
 DNS_PORT, PROXY_PORT = 53, 3128
@@ -181,7 +182,9 @@ class Captured:
             case Protocol.H2_PREFACE:
                 self._refuse(Refusal(Reason.UPGRADE_REFUSED, "HTTP/2 without TLS is not served"))
             case Protocol.UNKNOWN:
-                self._refuse(Refusal(Reason.UNKNOWN_PROTOCOL, "neither TLS nor HTTP/1"))
+                expected = self._asked.port == DEFAULT_PORTS["https"]
+                reason = Reason.NOT_TLS if expected else Reason.UNKNOWN_PROTOCOL
+                self._refuse(Refusal(reason, "neither TLS nor HTTP/1"))
             case never:
                 assert_never(never)
 

@@ -256,7 +256,7 @@ async def test_what_is_no_hello_for_that_name_is_never_dialled(world: World) -> 
     bad = {
         "name_mismatch": hello("evil.example"),
         "bad_client_hello": FIRST[:60],
-        "unknown_protocol": b"SSH-2.0-OpenSSH_9.9\r\n",
+        "not_tls": b"SSH-2.0-OpenSSH_9.9\r\n",  # F18
         "plain_http_not_allowed": f"GET / HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n".encode(),
     }
     async with world.broker(RULES, fixed=FIXED), world.origin(behave, port=443) as origin:
