@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.live.runs import KEEPER, PATIENCE, children, name, until
+from tests.live.runs import KEEPER, PATIENCE, STARTER, children, name, until
 from tests.tree import ROOT
 from wicketgate.runner.client import Runner
 
@@ -105,6 +105,10 @@ class Daemon:
         assert self.process is not None
         keeper, between = sorted(children(self.process.pid), key=lambda pid: name(pid) != KEEPER)
         return [self.process.pid, between, children(between)[0], keeper]
+
+    def starter(self) -> int:
+        """The process that forks for the runner: its oldest child of that name."""
+        return min(pid for pid in children(self.processes()[2]) if name(pid) == STARTER)
 
 
 @contextmanager

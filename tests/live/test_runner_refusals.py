@@ -317,7 +317,7 @@ async def test_the_runner_has_no_descriptors_left() -> None:
 
 async def test_the_runner_may_start_no_process() -> None:
     with daemon(extra="parked = 0") as made:
-        pid = made.processes()[2]
+        pid = made.starter()
         async with made.client() as runner:
             await runner.health()
             before = await asyncio.to_thread(limit, pid, "nproc", 1)

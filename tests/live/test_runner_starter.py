@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.live.runners import Daemon, alive, daemon
-from tests.live.runs import children, name, until
+from tests.live.runs import STARTER, children, name, until
 from wicketgate.runner.client import Call, RunnerError
 
 pytestmark = pytest.mark.live
 
 RUNNER = 2  # of the daemon's processes
-NAME = "wicketgate-fork"
 # An interpreter that cannot be executed again stands for one that the serving user may not read.
 AS_A_COPY = ("-c", "import sys; sys.executable = '/nonexistent'; from wicketgate.__main__ import main; main()")
 RIGHTS = Call(
@@ -24,12 +23,8 @@ RIGHTS = Call(
 )
 
 
-def starter(made: Daemon) -> int:
-    return min(named(made))
-
-
 def named(made: Daemon) -> set[int]:
-    return {pid for pid in children(made.processes()[RUNNER]) if name(pid) == NAME}
+    return {pid for pid in children(made.processes()[RUNNER]) if name(pid) == STARTER}
 
 
 def memory(pid: int) -> int:
@@ -51,19 +46,19 @@ async def test_a_command_is_the_same_from_a_program_and_from_a_copy() -> None:
                 with pytest.raises(RunnerError, match="command_not_found"):
                     await runner.run_in(session.id, Call(argv=["/usr/bin/no-such"]))
             reports.append((done.stdout, entered.stdout))
-            is_copy = memory(starter(made)) > memory(made.processes()[RUNNER]) * 2 // 3
+            is_copy = memory(made.starter()) > memory(made.processes()[RUNNER]) * 2 // 3
             assert is_copy or program != AS_A_COPY
     assert reports[0] == reports[1]
 
 
-@pytest.mark.parametrize("victim", [starter, lambda made: made.processes()[RUNNER]])
+@pytest.mark.parametrize("victim", [Daemon.starter, lambda made: made.processes()[RUNNER]])
 async def test_none_of_the_two_goes_on_without_the_other(victim: Callable[[Daemon], int]) -> None:
     mark = f"mark-{secrets.token_hex(6)}"
     with daemon(extra="parked = 2") as made:
         async with made.client() as runner:
             running = asyncio.create_task(runner.run(Call(bash=f"exec -a {mark} sleep 999")))
             await asyncio.to_thread(until, lambda: alive(mark))
-            both = [made.processes()[RUNNER], starter(made)]
+            both = [made.processes()[RUNNER], made.starter()]
             os.kill(victim(made), signal.SIGKILL)
             with pytest.raises(RunnerError):
                 await running
@@ -78,7 +73,7 @@ async def test_what_waits_in_a_session_serves_one_call_and_ends_with_it() -> Non
         async with made.client() as runner:
             if (await runner.health()).bounds == "none":
                 pytest.skip("nothing waits where there are no control groups")
-            ours = {starter(made)}
+            ours = {made.starter()}
             async with runner.session() as session:
                 served: set[int] = set()
                 for number in range(3):
