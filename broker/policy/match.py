@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from broker.policy.facts import Facts, Stage
-from broker.policy.paths import PathPattern, canonical_path
+from broker.policy.paths import PathPattern, canonical_path, deny_forms
 from broker.policy.queries import accepts, canonical_parameters, hits
 from broker.policy.rules import Rule, TlsMode
 
@@ -73,7 +73,7 @@ def _path_matches(patterns: Iterable[PathPattern], path: str | None) -> bool:
 def deny_hits(rule: Rule, facts: Facts, plane: TlsMode | None) -> bool:
     """Tell whether a deny rule, whose host is known to match, applies.
 
-    Doubt counts as a hit: an ambiguous path or query, a method in another case, and a request that stays unseen
+    Doubt counts as a hit: an ambiguous path or query, a method or path in another case, and a request that stays unseen
     under splice.
     """
     if rule.ports is not None and facts.authority.port not in rule.ports:
@@ -86,8 +86,8 @@ def deny_hits(rule: Rule, facts: Facts, plane: TlsMode | None) -> bool:
     if rule.methods is not None and not {facts.method, (facts.method or "").upper()} & rule.methods:
         return False
     if rule.paths is not None:
-        canonical = None if facts.path is None else canonical_path(facts.path)
-        if canonical is not None and not any(pattern.matches(canonical) for pattern in rule.paths):
+        forms = () if facts.path is None else deny_forms(facts.path)
+        if forms and not any(pattern.matches(form) for form in forms for pattern in rule.paths):
             return False
     if rule.query is not None:
         parameters = canonical_parameters(facts.query)

@@ -2,7 +2,8 @@
 
 Nothing is decoded, collapsed or rewritten here: a path that two servers could read in two ways (dot segments, encoded
 separators, parameters, double encoding …) is called ambiguous, and no rule that restricts paths accepts it. The one
-equivalence used is RFC 3986 §6.2.2.1: the hex digits of an escape compare without case. Case counts.
+equivalence used is RFC 3986 §6.2.2.1: the hex digits of an escape compare without case. Case counts, except for a
+denial: there every path counts that some server takes for a denied one.
 
 Patterns: a segment is literal, `*` (one non-empty segment), or holds one `*` for at least one character of it. `/**` at
 the end stands for anything below the slash (not for the path without it); in the middle for any number of segments. One
@@ -11,7 +12,7 @@ the end stands for anything below the slash (not for the path without it); in th
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.policy.problems import Mistake, quote
@@ -116,6 +117,20 @@ def canonical_path(path: str) -> str | None:
     return None if path_fault(path) else _ESCAPE.sub(lambda escape: escape.group().upper(), path)
 
 
+# What file systems and servers of Windows drop at the end of a name.
+_DROPPED = re.compile(r"(?:\.|%20)+(?=/|\Z)")
+
+
+def deny_forms(path: str) -> tuple[str, ...]:
+    """Return the forms of a raw request path that deny rules are compared with; none for an ambiguous one."""
+    canonical = canonical_path(path)
+    if canonical is None:
+        return ()
+    folded = canonical.lower()
+    shortened = _DROPPED.sub("", folded)
+    return (folded,) if shortened == folded else (folded, shortened)
+
+
 def path_fault(path: str) -> str | None:
     """Say why a raw path is ambiguous, in a short phrase; `None` for a clear one."""
     if not path.startswith("/"):
@@ -197,6 +212,22 @@ def parse_path_pattern(text: str) -> PathPattern:
     tail = tuple(_parse_segment(part, text) for part in parts[at + 1 :])
     plain = not tail and not any(segment.wild for segment in head)
     return PathPattern(text=text, head=head, deep=True, tail=tail, under=canonical[:-2] if plain else "")
+
+
+def parse_deny_pattern(text: str) -> PathPattern:
+    """Parse one entry of a deny rule's `paths`, to be compared with `deny_forms`; raises `Mistake` too."""
+    pattern = parse_path_pattern(text)
+    return replace(
+        pattern,
+        head=_fold(pattern.head),
+        tail=_fold(pattern.tail),
+        literal=pattern.literal.lower(),
+        under=pattern.under.lower(),
+    )
+
+
+def _fold(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    return tuple(replace(one, prefix=one.prefix.lower(), suffix=one.suffix.lower()) for one in segments)
 
 
 def _check_pattern(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from broker.policy.facts import Facts, Stage
 from broker.policy.hosts import HostPattern
 from broker.policy.index import HostIndex
-from broker.policy.paths import PathPattern, canonical_path
+from broker.policy.paths import PathPattern, canonical_path, deny_forms
 from broker.policy.rule import Action, Rule
 
 # Up to this many rules asking each in turn is as fast.
@@ -70,15 +70,26 @@ class _Crowd:
         self._by_prefix = {prefix: tuple(numbers) for prefix, numbers in by_prefix.items()}
 
     def find(self, path: str | None, action: Action) -> tuple[Rule, ...]:
-        canonical = None if path is None else canonical_path(path)
-        if canonical is None:
+        forms = _forms(path, action)
+        if not forms:
             # An ambiguous path hits every deny rule with paths, and only allow rules without paths take it.
             return self._all if action is Action.DENY else self._pathless
-        segments = tuple(canonical.split("/", _DEPTH + 1)[1 : _DEPTH + 1])
         numbers: set[int] = set()
-        for depth in range(len(segments) + 1):
-            numbers.update(self._by_prefix.get(segments[:depth], ()))
+        for form in forms:
+            segments = tuple(form.split("/", _DEPTH + 1)[1 : _DEPTH + 1])
+            for depth in range(len(segments) + 1):
+                numbers.update(self._by_prefix.get(segments[:depth], ()))
         return tuple([self._all[number] for number in sorted(numbers)])
+
+
+def _forms(path: str | None, action: Action) -> tuple[str, ...]:
+    """What the patterns of this action are compared with; none for an ambiguous path."""
+    if path is None:
+        return ()
+    if action is Action.DENY:
+        return deny_forms(path)
+    canonical = canonical_path(path)
+    return () if canonical is None else (canonical,)
 
 
 def _prefix(pattern: PathPattern) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.policy.addresses import Network, canonical_address, parse_address, parse_network
 from broker.policy.hosts import HostPattern, parse_host_pattern
-from broker.policy.paths import parse_path_pattern
+from broker.policy.paths import parse_deny_pattern, parse_path_pattern
 from broker.policy.problems import Mistake, Severity, quote
 from broker.policy.queries import QueryPattern, parse_query_pattern
 from broker.policy.reading import Findings, Section
@@ -134,7 +134,9 @@ def _read_parts(section: Section, keys: tuple[str, ...]) -> dict[str, object]:
         "hosts": _read_hosts(section, "preset" in keys),
         "ports": _read_ports(section, frozenset() if deny else frozenset({443})) or None,
         "methods": _read_methods(section),
-        "paths": section.parsed("paths", "paths", 'paths = ["/v1/**"]', parse_path_pattern),
+        "paths": section.parsed(
+            "paths", "paths", 'paths = ["/v1/**"]', parse_deny_pattern if deny else parse_path_pattern
+        ),
         "query": _read_query(section, deny),
         "tls": section.choice("tls", TlsMode, TlsMode.INSPECT, _PLANE_WORDS),
         "addresses": _read_addresses(section),

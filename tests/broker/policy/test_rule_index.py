@@ -48,6 +48,32 @@ def test_an_ambiguous_path_still_hits_each_of_many_deny_rules() -> None:
     assert decide(ask("GET https://api.example.com/org/repo-100/x"), policy, None, 0.0).reason == "rule_allow"
 
 
+# Some servers take these for a denied path; an allowed one they are not. Few rules and many answer alike.
+SPELLINGS = [
+    ("/Top/Repo-9/Secret", "/top/repo-9/secret"),
+    ("/top/REPO-9/secret", "/top/repo-9/secret"),
+    ("/top/repo-9/secret.", "/top/repo-9/secret"),
+    ("/top./repo-9%20/SECRET%20.", "/top/repo-9/secret"),
+    ("/top/repo-9/secret", "/top/Repo-9/SECRET"),
+    ("/top/repo-9/secret", "/top./repo-9/secret"),
+    ("/top/repo-9/caf%C3%A9", "/top/repo-9/Caf%c3%a9"),
+]
+
+
+@pytest.mark.parametrize("number", [1, 100])
+@pytest.mark.parametrize(("path", "pattern"), SPELLINGS)
+def test_another_spelling_is_a_hit_for_a_deny_rule_only(path: str, pattern: str, number: int) -> None:
+    host = "api.example.com"
+    allowed = RULE.format(name="all", action="allow", host=host, more='paths = ["/**"]')
+    denied = RULE.format(name="no", action="deny", host=host, more=f'paths = ["{pattern}"]')
+    verdict = decide(ask(f"GET https://{host}{path}"), policy_of(allowed + many(number, "deny") + denied), None, 0.0)
+    dropped = pattern == "/top./repo-9/secret"  # a pattern is meant as it stands: less is another name
+    assert verdict.reason == ("rule_allow" if dropped else "rule_deny")
+    only = RULE.format(name="only", action="allow", host=host, more=f'paths = ["{pattern}"]')
+    verdict = decide(ask(f"GET https://{host}{path}"), policy_of(many(number) + only), None, 0.0)
+    assert verdict.reason == ("rule_allow" if path == pattern else "path_not_allowed")
+
+
 def test_a_shadowed_rule_among_many_still_observes() -> None:
     shadow = RULE.format(
         name="trial", action="allow", host="api.example.com", more='paths = ["/trial"]\nenforce = false'
