@@ -14,6 +14,7 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import unquote
 
 from broker.policy.problems import Mistake, quote
 
@@ -118,7 +119,7 @@ def canonical_path(path: str) -> str | None:
 
 
 # What file systems and servers of Windows drop at the end of a name.
-_DROPPED = re.compile(r"(?:\.|%20)+(?=/|\Z)")
+_DROPPED = re.compile(r"[. ]+(?=/|\Z)")
 
 
 def deny_forms(path: str) -> tuple[str, ...]:
@@ -126,7 +127,7 @@ def deny_forms(path: str) -> tuple[str, ...]:
     canonical = canonical_path(path)
     if canonical is None:
         return ()
-    folded = canonical.lower()
+    folded = _fold(canonical)
     shortened = _DROPPED.sub("", folded)
     return (folded,) if shortened == folded else (folded, shortened)
 
@@ -219,15 +220,21 @@ def parse_deny_pattern(text: str) -> PathPattern:
     pattern = parse_path_pattern(text)
     return replace(
         pattern,
-        head=_fold(pattern.head),
-        tail=_fold(pattern.tail),
-        literal=pattern.literal.lower(),
-        under=pattern.under.lower(),
+        head=_fold_each(pattern.head),
+        tail=_fold_each(pattern.tail),
+        literal=_fold(pattern.literal),
+        under=_fold(pattern.under),
     )
 
 
-def _fold(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    return tuple(replace(one, prefix=one.prefix.lower(), suffix=one.suffix.lower()) for one in segments)
+def _fold_each(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    return tuple(replace(one, prefix=_fold(one.prefix), suffix=_fold(one.suffix)) for one in segments)
+
+
+def _fold(clear: str) -> str:
+    """Decode, and take for the same what a file system may: case and composition, outside of ASCII too."""
+    text = unquote(clear, errors="strict") if "%" in clear else clear
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 
 def _check_pattern(text: str) -> None:

@@ -57,6 +57,10 @@ SPELLINGS = [
     ("/top/repo-9/secret", "/top/Repo-9/SECRET"),
     ("/top/repo-9/secret", "/top./repo-9/secret"),
     ("/top/repo-9/caf%C3%A9", "/top/repo-9/Caf%c3%a9"),
+    ("/top/repo-9/CAF%C3%89", "/top/repo-9/caf%C3%A9"),
+    ("/top/repo-9/cafe%CC%81", "/top/repo-9/caf%C3%A9"),
+    ("/top/repo-9/stra%C3%9Fe", "/top/repo-9/STRASSE"),
+    ("/top/repo-9/a%20b", "/top/repo-9/A%20B"),
 ]
 
 
