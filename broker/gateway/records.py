@@ -80,34 +80,9 @@ class Recorder:
             verdict = Verdict.FAILURE if reason in _FAILURES else None
             self._write(_CLOSE, about, verdict, reason, detail, moved=(bytes_up, bytes_down), status=status)
             return
-        # `_write`, without what is only for refusals: this follows nearly every allow.
-        try:  # noqa: SIM105  a context costs more than the rest
-            self.append(
-                Record(
-                    kind=_CLOSE,
-                    ref=about.record,
-                    session=self.session,
-                    call=self.call,
-                    grant=self.grant,
-                    policy=self.policy,
-                    plane=about.plane,
-                    wanted=about.wanted,
-                    scheme=about.scheme,
-                    authority=about.authority,
-                    method=about.method,
-                    path=about.path,
-                    reason=reason,
-                    rule=about.rule,
-                    detail=detail,
-                    dialled=about.dialled,
-                    bytes_up=bytes_up,
-                    bytes_down=bytes_down,
-                    duration_ms=int((self.now() - about.started) * 10_000) / 10,
-                    status=status,
-                )
-            )
-        except AuditUnavailable:
-            pass  # the end stands without a record; the log itself counts what it had to turn away
+        # Without what is only for refusals: this follows nearly every allow.
+        with suppress(AuditUnavailable):  # the end stands without one; the log counts what it turned away
+            self.append(self._record(_CLOSE, about, None, reason, detail, bytes_up, bytes_down, status))
 
     def progress(self, about: About, *, bytes_up: int, bytes_down: int) -> None:
         """Record once a minute that something long goes on: a tunnel of hours must not be invisible until it ends."""
@@ -133,26 +108,7 @@ class Recorder:
 
     def _allow(self, about: About, reason: Reason, detail: str) -> str:
         """`_write` for what nearly every record begins with; what goes wrong here must not go on."""
-        identity = self.append(
-            Record(
-                kind=_DECISION,
-                ref=about.record,
-                session=self.session,
-                call=self.call,
-                grant=self.grant,
-                policy=self.policy,
-                plane=about.plane,
-                wanted=about.wanted,
-                scheme=about.scheme,
-                authority=about.authority,
-                method=about.method,
-                path=about.path,
-                verdict=_ALLOW,
-                reason=reason,
-                rule=about.rule,
-                detail=detail,
-            )
-        )
+        identity = self.append(self._record(_DECISION, about, _ALLOW, reason, detail))
         self.counts.allowed += 1
         about.record = about.record or identity
         return identity
@@ -168,7 +124,34 @@ class Recorder:
         moved: tuple[int, int] = (0, 0),
         status: int = 0,
     ) -> str:
-        record = Record(
+        record = self._record(kind, about, verdict, reason, detail, *moved, status)
+        refusal = not about.record  # nothing was allowed before
+        identity = self._flood.hold(record, self.now()) if refusal else None
+        if identity is None:
+            try:
+                identity = self.append(record)
+            except AuditUnavailable:
+                return ""  # a refusal stands without a record; the log itself counts what it had to turn away
+            if refusal:
+                self._flood.wrote(record, identity)
+                self._tell_later()
+        if verdict is not None:
+            self.counts.add(record)
+        about.record = about.record or identity
+        return identity
+
+    def _record(  # noqa: PLR0913, PLR0917  (by position: it is faster, and made for every request)
+        self,
+        kind: Kind,
+        about: About,
+        verdict: Verdict | None,
+        reason: Reason | None,
+        detail: str,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        status: int = 0,
+    ) -> Record:
+        return Record(
             kind=kind,
             ref=about.record,
             session=self.session,
@@ -186,25 +169,11 @@ class Recorder:
             rule=about.rule,
             detail=detail,
             dialled=about.dialled,
-            bytes_up=moved[0],
-            bytes_down=moved[1],
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
             duration_ms=0.0 if kind is _DECISION else int((self.now() - about.started) * 10_000) / 10,
             status=status,
         )
-        refusal = not about.record  # nothing was allowed before
-        identity = self._flood.hold(record, self.now()) if refusal else None
-        if identity is None:
-            try:
-                identity = self.append(record)
-            except AuditUnavailable:
-                return ""  # a refusal stands without a record; the log itself counts what it had to turn away
-            if refusal:
-                self._flood.wrote(record, identity)
-                self._tell_later()
-        if verdict is not None:
-            self.counts.add(record)
-        about.record = about.record or identity
-        return identity
 
     def _tell_later(self) -> None:
         if self._flood.is_counting and not self._telling:
