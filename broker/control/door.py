@@ -14,7 +14,6 @@ import itertools
 import os
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from broker.api.callers import peer_credentials
 from broker.api.faults import ApiError
 from broker.api.unserved import Unserved, as_response
 from broker.control.faults import Fault
@@ -30,9 +30,6 @@ from broker.control.messages import encode as encode_for_runner
 from broker.policy.load import PolicyError, read_trusted
 from broker.policy.problems import Problem
 
-SO_PEERGROUPS: Final = 59
-_UCRED: Final = struct.Struct("=iII")
-_MAX_GROUPS: Final = 65536  # NGROUPS_MAX
 _PAUSE: Final = 0.05  # seconds without descriptors before accepting is tried again
 _REPORT: Final = 1.0  # seconds between reports of refused peers: a stranger must not fill the log
 
@@ -162,8 +159,7 @@ class Door:
             time.sleep(_PAUSE)  # no descriptors, or that one connection has gone
             return
         try:
-            pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-            groups = _groups(connection)
+            pid, uid, gid, groups = peer_credentials(connection)
         except OSError:
             connection.close()
             return
@@ -203,17 +199,6 @@ class Door:
 def is_let_in(access: Access, uid: int, gids: frozenset[int]) -> bool:
     """Whether a peer may use a socket."""
     return uid in access.uids or not access.gids.isdisjoint(gids)
-
-
-def _groups(connection: socket.socket) -> tuple[int, ...]:
-    """The supplementary groups of a peer, as they were when it connected."""
-    kind = array.array("I")
-    try:
-        data = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _MAX_GROUPS * kind.itemsize)
-    except OSError:
-        return ()  # a kernel that does not tell: then only users and primary groups count
-    kind.frombytes(data[: len(data) - len(data) % kind.itemsize])
-    return tuple(kind)
 
 
 def _refusal_by_http(uid: int) -> bytes:

@@ -14,7 +14,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from broker.api.callers import peer_credentials
 from broker.api.faults import ApiError
 from broker.api.unserved import Unserved, as_response
 from netns import kernel
@@ -29,9 +29,6 @@ from netns.joining import PASSED_ON
 from wicketgate.runner.faults import Fault
 from wicketgate.speech import say
 
-SO_PEERGROUPS: Final = 59
-_UCRED: Final = struct.Struct("=iII")
-_MAX_GROUPS: Final = 65536
 FAILED: Final = 125
 _PAUSE: Final = 0.05  # seconds without descriptors before accepting is tried again
 _NEWS: Final = 16  # bytes of an answer of the runner's at most
@@ -119,8 +116,7 @@ class Gate:
                 time.sleep(_PAUSE)
             return  # or that one connection has gone
         try:
-            pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-            groups = _groups(connection)
+            pid, uid, gid, groups = peer_credentials(connection)
         except OSError:
             connection.close()
             return
@@ -159,14 +155,3 @@ class Gate:
             self._selector.modify(self._channel, selectors.EVENT_READ)
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._hand_over(connection, peer)
-
-
-def _groups(connection: socket.socket) -> tuple[int, ...]:
-    """The supplementary groups of a peer, as they were when it connected."""
-    kind = array.array("I")
-    try:
-        data = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, _MAX_GROUPS * kind.itemsize)
-    except OSError:
-        return ()  # a kernel that does not tell: then only users and primary groups count
-    kind.frombytes(data[: len(data) - len(data) % kind.itemsize])
-    return tuple(kind)
