@@ -10,6 +10,7 @@ a copy of the runner: the same, but slower.
 """
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -28,7 +29,7 @@ from sandbox.launch import Birth, Entry
 
 NAME: Final = "wicketgate-fork"  # in /proc/PID/comm
 READY_SECONDS: Final = 10.0
-MAX_ANSWER, MAX_DESCRIPTORS = 4096, 128
+MAX_ANSWER, MAX_DESCRIPTORS = 4096, 253  # SCM_MAX_FD: more cannot be sent
 MOST_WAITING: Final = 16  # for sessions; each holds about half a megabyte
 _READY: Final = b"ready"
 _CODE: Final = (
@@ -230,9 +231,13 @@ class Serving:
                     os.close(fd)
 
     def _obey(self, what: bytes, descriptors: list[int]) -> None:
+        answer: dict[str, Any]
+        if not descriptors:
+            answer = {"failed": errno.EMFILE, "step": "start"}
+            self._channel.send(json.dumps(answer).encode())
+            return
         content, *others = descriptors
         document = _read(content)
-        answer: dict[str, Any]
         try:
             match what:
                 case b"bear":
@@ -313,7 +318,11 @@ def _wait(groups: Sequence[str], channel: int) -> NoReturn:
 
 
 def _hear(channel: socket.socket) -> tuple[bytes, list[int]]:
-    what, descriptors, _, _ = socket.recv_fds(channel, MAX_ANSWER, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    what, descriptors, flags, _ = socket.recv_fds(channel, MAX_ANSWER, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    if flags & socket.MSG_CTRUNC:  # none is left: what came without all of its descriptors must not begin
+        for fd in descriptors:
+            os.close(fd)
+        return what, []
     return what, descriptors
 
 

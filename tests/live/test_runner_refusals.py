@@ -292,14 +292,17 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd")) if os.geteuid() == 0 else 0
 
 
-async def test_the_runner_has_no_descriptors_left() -> None:
+@pytest.mark.parametrize(
+    "who", [lambda made: made.processes()[2], Daemon.starter], ids=["runner", "the one that forks"]
+)
+async def test_the_runner_has_no_descriptors_left(who: Callable[[Daemon], int]) -> None:
     with daemon(extra="parked = 0") as made:
-        pid = made.processes()[2]
+        pid = who(made)
         seen = set()
         async with made.client() as runner:
             await runner.run(Call(bash="true"))  # what is opened once and kept is open then
             open_before = await asyncio.to_thread(descriptors, pid)
-            for soft in range(16, 64, 4):
+            for soft in (4, 6, 8, *range(10, 64, 4)):
                 before = await asyncio.to_thread(limit, pid, "nofile", soft)
                 outcome = await asyncio.gather(runner.run(Call(bash="echo ran")), return_exceptions=True)
                 await asyncio.to_thread(limit, pid, "nofile", before)
