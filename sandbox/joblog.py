@@ -4,6 +4,7 @@ Segments are files named by the offset of their first byte. The first one keeps 
 three are kept, a sixth each. Offsets count what the job wrote, so a reader sees exactly where something is gone.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,12 @@ class Piece:
     cut: int
 
 
+@dataclass(slots=True)
+class _Segment:
+    start: int
+    length: int = 0
+
+
 class JobLog:
     """Writes a job's output within `bound` bytes. `size` is what the job has written, `dropped` what was cut of it."""
 
@@ -30,20 +37,28 @@ class JobLog:
         self._first, self._next = max(1, bound // 2), max(1, bound // (2 * _TAIL_SEGMENTS))
         self.size = 0
         self.dropped = 0
-        self._starts: list[int] = []
+        self._segments: list[_Segment] = []
         self._fd = -1
         self._room = 0
 
     def write(self, data: bytes) -> None:
-        """Append, and let go of the oldest segment but the first where there are too many. Raises OSError."""
+        """Append, and let go of the oldest segment but the first where there are too many.
+
+        What the disk does not take is cut: it is counted, and what comes later goes to its own offset.
+        """
         rest = memoryview(data)
         while rest:
-            if not self._room:
-                self._begin_segment()
-            part = rest[: self._room]
-            written = os.write(self._fd, part)
+            try:
+                if not self._room:
+                    self._begin_segment()
+                written = os.write(self._fd, rest[: self._room])
+            except OSError:
+                self._cut(len(rest))
+                return
             self._room -= written
             self.size += written
+            self._segments[-1].length += written
+            self._let_go()
             rest = rest[written:]
 
     def close(self) -> None:
@@ -55,13 +70,28 @@ class JobLog:
     def _begin_segment(self) -> None:
         self.close()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(self._directory / f"{PREFIX}{self.size:020}", flags, 0o600)
-        self._room = self._next if self._starts else self._first
-        self._starts.append(self.size)
-        while len(self._starts) > 1 + _TAIL_SEGMENTS:
-            oldest = self._starts.pop(1)
-            self.dropped += self._starts[1] - oldest
-            (self._directory / f"{PREFIX}{oldest:020}").unlink(missing_ok=True)
+        self._fd = os.open(self._path(self.size), flags, 0o600)
+        self._room = self._next if self._segments else self._first
+        self._segments.append(_Segment(self.size))
+
+    def _cut(self, length: int) -> None:
+        if self._segments and not self._segments[-1].length:
+            self._remove(len(self._segments) - 1)
+        self.size += length
+        self.dropped += length
+        self._room = 0
+
+    def _let_go(self) -> None:
+        while len(self._segments) > 1 + _TAIL_SEGMENTS:
+            self.dropped += self._segments[1].length
+            self._remove(1)
+
+    def _remove(self, index: int) -> None:
+        with contextlib.suppress(OSError):
+            self._path(self._segments.pop(index).start).unlink()
+
+    def _path(self, start: int) -> Path:
+        return self._directory / f"{PREFIX}{start:020}"
 
 
 def read_pieces(directory: Path, offset: int) -> Iterator[Piece]:

@@ -16,11 +16,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sandbox.errors import Code, LaunchError
+import msgspec
+
 from sandbox.joblog import JobLog, Piece, read_pieces
 from sandbox.live import GRACE, Live, Workshop, open_live
 from sandbox.output import Budget
 from sandbox.rights import Command, Rights, stored_limits, stored_network, to_document
+from sandbox.room import Room
 from sandbox.runs import TIMED_OUT
 from sandbox.streams import Streams
 
@@ -28,6 +30,11 @@ DIRECTORY, RECORD = "jobs", "job.json"
 UNBOUNDED = 1 << 62  # the log bounds itself
 RUNNING_AT_ONCE, KEPT = 256, 1000
 FAILED = 125
+
+
+# What reading something else as a record raises.
+_NO_RECORD = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.MsgspecError)
+LATEST = 1 << 36  # seconds since the epoch, with room
 
 
 class State(StrEnum):
@@ -76,11 +83,13 @@ class Jobs:
         self._directory = workshop.state / DIRECTORY
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._running: dict[str, _Running] = {}
+        self._room = Room(RUNNING_AT_ONCE, "jobs are running", "Stop some, or wait for one.")
         self._jobs = {job.id: job for job in sorted(self._recorded(), key=lambda job: job.started_at)}
         for job in self._jobs.values():
             if job.state is State.RUNNING:
                 job.state = State.LOST
-                self._record(job)
+                with contextlib.suppress(OSError):  # a full disk: the next runner finds it out anew
+                    self._record(job)
 
     def everything(self) -> list[Job]:
         """All of them, oldest first."""
@@ -93,8 +102,12 @@ class Jobs:
 
     async def start(self, command: Command, rights: Rights, *, name: str = "") -> Job:
         """Start one. Raises LaunchError."""
-        if len(self._running) >= RUNNING_AT_ONCE:
-            raise LaunchError(Code.TOO_MANY, f"{RUNNING_AT_ONCE} jobs are running.", "Stop some, or wait for one.")
+        with self._room.for_one_more(len(self._running)):
+            job = await self._start(command, rights, name)
+        self._forget_oldest()
+        return job
+
+    async def _start(self, command: Command, rights: Rights, name: str) -> Job:
         job = Job(
             id=secrets.token_hex(8),
             name=name,
@@ -115,7 +128,6 @@ class Jobs:
         running = _Running(live, JobLog(place, rights.limits.output_bytes))
         self._jobs[job.id], self._running[job.id] = job, running
         running.task = asyncio.create_task(self._attend(job, running, streams, command))
-        self._forget_oldest()
         return job
 
     async def stop(self, identity: str) -> Job | None:
@@ -197,8 +209,7 @@ class Jobs:
         running.grown.set()
 
     async def _keep(self, running: _Running, chunk: bytes) -> None:
-        with contextlib.suppress(OSError):  # a full disk costs output, not the job
-            running.log.write(chunk)
+        running.log.write(chunk)
         grown, running.grown = running.grown, asyncio.Event()
         grown.set()
 
@@ -232,17 +243,25 @@ class Jobs:
             if not (place / RECORD).exists():
                 shutil.rmtree(place, ignore_errors=True)  # a runner was killed before it began this one
                 continue
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                found.append(_read(json.loads((place / RECORD).read_text(encoding="utf-8"))))
+            with contextlib.suppress(*_NO_RECORD):
+                found.append(_read(json.loads((place / RECORD).read_text(encoding="utf-8")), place.name))
         return found
 
 
-def _read(document: dict[str, Any]) -> Job:
-    """A recorded job; what it may says less wherever this version does not understand it."""
-    if document.pop("version") != 1:
-        raise ValueError("another version")
+def _read(document: dict[str, Any], identity: str) -> Job:
+    """A recorded job; what it may says less wherever this version does not understand it.
+
+    Raises one of `_NO_RECORD` for what is none: then it is not listed, and stays where it is.
+    """
+    if document.pop("version") != 1 or document["id"] != identity:
+        raise ValueError("another version, or another job's")
     rights = dict(document["rights"])
+    if rights.keys() != to_document(Rights()).keys():
+        raise ValueError("other rights")
     rights["network"] = stored_network(rights.get("network")).value
     limits = stored_limits(rights.get("limits"))
     rights["limits"] = {name: getattr(limits, name) for name in limits.__slots__}
-    return Job(**{**document, "state": State(document["state"]), "argv": tuple(document["argv"]), "rights": rights})
+    job = msgspec.convert({**document, "rights": rights}, Job)
+    if not all(0 <= time < LATEST for time in (job.started_at, job.ended_at or 0)):
+        raise ValueError("no time")
+    return job

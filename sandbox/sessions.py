@@ -7,9 +7,9 @@ goes when the session is closed.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sandbox.errors import Code, LaunchError
 from sandbox.live import Live, Workshop, open_live
 from sandbox.rights import Command, Rights
+from sandbox.room import Room
 from sandbox.runs import Emit, Result, SessionCalls
 
 AT_ONCE = 2048
@@ -33,6 +33,7 @@ class Sessions:
         self._workshop = workshop
         self._clock = clock
         self._open: dict[str, Session] = {}
+        self._room = Room(AT_ONCE, "sessions are open", "Close some.")
 
     def everything(self) -> list[Session]:
         """The open ones, oldest first."""
@@ -44,11 +45,10 @@ class Sessions:
 
     async def open(self, rights: Rights) -> Session:
         """Open one. Raises LaunchError."""
-        if len(self._open) >= AT_ONCE:
-            raise LaunchError(Code.TOO_MANY, f"{AT_ONCE} sessions are open.", "Close some.")
-        live = await open_live(self._workshop, _WAITS, rights)
-        session = Session(id=live.id, live=live, calls=SessionCalls(live), opened_at=self._clock())
-        self._open[session.id] = session
+        with self._room.for_one_more(len(self._open)):
+            live = await open_live(self._workshop, _WAITS, rights)
+            session = Session(id=live.id, live=live, calls=SessionCalls(live), opened_at=self._clock())
+            self._open[session.id] = session
         live.done.add_done_callback(lambda _: self._open.pop(session.id, None))
         return session
 

@@ -19,9 +19,11 @@ from sandbox.children import Child
 from sandbox.errors import Code, LaunchError
 from sandbox.output import Budget
 from sandbox.streams import Streams
-from sandbox.terminals import TerminalSession
+from sandbox.terminals import CLIENT_SECONDS, TerminalSession
 
-READY_SECONDS, INTERRUPT_SECONDS, PROMPT_SECONDS, KILL_SECONDS = 10.0, 0.3, 0.5, 1.0
+INTERRUPT_SECONDS, PROMPT_SECONDS, KILL_SECONDS = 0.3, 0.5, 1.0
+ENDING_SECONDS = 2.0  # for an answer of tmux, which the command may have stopped, when the command's time is up
+WAITING_MARKS = 16
 UNBOUNDED = 1 << 62
 _PREPARE = 'umask 077 && mkdir "$1" && cat >"$1/command" && printf %s "$2" >"$1/run" && mkfifo "$1/shown"'
 _LONGEST_MARK = 64
@@ -30,6 +32,7 @@ _CONTROLS = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
     rb"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 )
+_C1 = re.compile(r"[\x80-\x9f]")  # the same as single characters, to terminals that know them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,8 @@ class Marks:
     kept: bytearray = field(default_factory=bytearray)
     begun: bool = False
     ended_at: int | None = None  # how much was kept at the last mark that tells an exit code
-    seen: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    # The newest: what floods it with marks is itself in front, and its marks do not count.
+    seen: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(WAITING_MARKS))
     _rest: bytes = b""
     _mark: re.Pattern[bytes] = field(init=False)
 
@@ -65,18 +69,23 @@ class Marks:
 
     async def feed(self, data: bytes) -> None:
         """Take what was shown next."""
-        data = self._rest + data
-        while found := self._mark.search(data):
-            self._keep(data[: found.start()])
-            data = data[found.end() :]
-            word = found[1].decode()
-            self.ended_at = len(self.kept) if word.isdigit() else self.ended_at
-            self.begun = self.begun or word == "begin"
-            self.seen.put_nowait(word)
+        data, at = self._rest + data, 0
+        for found in self._mark.finditer(data):
+            self._keep(data[at : found.start()])
+            at = found.end()
+            self._note(found[1].decode())
+        data = data[at:]
         start = data.rfind(b"\x1b", max(0, len(data) - _LONGEST_MARK))
         cut = len(data) if start < 0 else start
         self._keep(data[:cut])
         self._rest = data[cut:]
+
+    def _note(self, word: str) -> None:
+        self.ended_at = len(self.kept) if word.isdigit() else self.ended_at
+        self.begun = self.begun or word == "begin"
+        if self.seen.full():
+            self.seen.get_nowait()
+        self.seen.put_nowait(word)
 
     def _keep(self, data: bytes) -> None:
         if self.begun:
@@ -85,8 +94,8 @@ class Marks:
     def text(self, *, to_the_mark: bool) -> str:
         """What was shown since the first mark, to the last one or to now, without control sequences."""
         kept = bytes(self.kept[: self.ended_at]) if to_the_mark else bytes(self.kept)
-        plain = _CONTROLS.sub(b"", kept)
-        return plain.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode(errors="replace")
+        plain = _CONTROLS.sub(b"", kept).replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode(errors="replace")
+        return _C1.sub("", plain)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,10 +175,10 @@ async def _begin(terminal: TerminalSession, command: str) -> _Attempt:
     return attempt
 
 
-async def _type(terminal: TerminalSession, line: str) -> None:
-    await terminal.ask(tmux.press(("C-u",)))
-    await terminal.ask((*tmux.CLIENT, "send-keys", "-l", "-t", tmux.PANE, "--", line))
-    await terminal.ask(tmux.press(("Enter",)))
+async def _type(terminal: TerminalSession, line: str, seconds: float = CLIENT_SECONDS) -> None:
+    text = (*tmux.CLIENT, "send-keys", "-l", "-t", tmux.PANE, "--", line)
+    for words in (tmux.press(("C-u",)), text, tmux.press(("Enter",))):
+        await terminal.ask(words, seconds=seconds)
 
 
 async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
@@ -181,10 +190,9 @@ async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
     replaced = False
     try:
         replaced = await _end(attempt)
-    except LaunchError as error:
-        if error.code is not Code.SESSION_OVER:
-            raise
-        await attempt.terminal.live.close()  # the command had taken the shell's place: with it everything ends
+    except LaunchError:
+        # The command has taken the shell's place, or tmux's, or has stopped it: only together with it does it end.
+        await attempt.terminal.live.close()
     return TerminalRun(code=None, output=output, timed_out=True, dropped=dropped, shell_replaced=replaced)
 
 
@@ -221,7 +229,7 @@ async def _end(attempt: _Attempt) -> bool:
     """End the command: politely, then by force, at last together with its shell; whether that was needed."""
     terminal = attempt.terminal
     init = terminal.live.built.init
-    await terminal.ask(tmux.press(("C-c",)))
+    await terminal.ask(tmux.press(("C-c",)), seconds=ENDING_SECONDS)
     at_prompt = await _is_at_prompt(attempt, INTERRUPT_SECONDS)
     deadline = asyncio.get_running_loop().time() + KILL_SECONDS
     while not at_prompt and asyncio.get_running_loop().time() < deadline:
@@ -246,7 +254,7 @@ async def _is_at_prompt(attempt: _Attempt, seconds: float) -> bool:
     """Whether the shell reads a line: an interrupted one leaves the file that it was told to read without a mark."""
     if await _has_mark(attempt, "", seconds):
         return True
-    await _type(attempt.terminal, f" {attempt.mark('prompt')}")
+    await _type(attempt.terminal, f" {attempt.mark('prompt')}", ENDING_SECONDS)
     return await _has_mark(attempt, "prompt", PROMPT_SECONDS)
 
 
@@ -262,7 +270,7 @@ async def _has_mark(attempt: _Attempt, wanted: str, seconds: float) -> bool:
 
 async def _replace_shell(attempt: _Attempt) -> None:
     terminal = attempt.terminal
-    await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "on"))
+    await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "on"), seconds=ENDING_SECONDS)
     census.kill(terminal.live.built.init, {attempt.shell, *_newcomers(attempt)})
-    await terminal.ask(tmux.replace_shell(terminal.live.built.directory))
-    await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "off"))
+    await terminal.ask(tmux.replace_shell(), seconds=ENDING_SECONDS)
+    await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "off"), seconds=ENDING_SECONDS)

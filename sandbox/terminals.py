@@ -22,6 +22,7 @@ from sandbox.errors import Code, LaunchError
 from sandbox.live import Live, Workshop, open_live
 from sandbox.output import CHUNK, Budget, readable, write_all
 from sandbox.rights import Command, Rights
+from sandbox.room import Room
 from sandbox.spec import Mode, Terminal
 from sandbox.streams import Streams
 from sandbox.tmux import PaneState
@@ -29,7 +30,8 @@ from sandbox.tmux import PaneState
 AT_ONCE, KEPT = 256, 100
 READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
 LEAVE_SECONDS = 5.0  # a busy machine takes its time; the person has left by then
-MAX_CAPTURE = 256 << 20
+MAX_ANSWER, MAX_CAPTURE = 1 << 16, 32 << 20  # bytes; the server is the payload's to replace
+MAX_COMPLAINT = 200  # characters
 TIOCSPTLCK = 0x40045431
 TIOCGPTPEER = 0x5441  # ioctl_tty(2): the other end of a pseudo-terminal, without a path
 
@@ -59,8 +61,13 @@ class TerminalSession:
         """Whether its shell, and so everything in it, has ended."""
         return self.live.child.ended.done()
 
-    async def client(self, argv: tuple[str, ...], stdin: bytes = b"", *, most: int = MAX_CAPTURE) -> Answer:
-        """Run a command in the sandbox, a tmux client mostly, to its end. Raises LaunchError."""
+    async def client(
+        self, argv: tuple[str, ...], stdin: bytes = b"", *, most: int = MAX_ANSWER, seconds: float = CLIENT_SECONDS
+    ) -> Answer:
+        """Run a command in the sandbox, a tmux client mostly, to its end. Raises LaunchError.
+
+        Of its output `most` bytes are kept; it is given up after so many seconds.
+        """
         streams = Streams(stdin, Budget(most))
         try:
             child = self.live.enter(argv, streams.stdio)
@@ -75,7 +82,7 @@ class TerminalSession:
         work = [asyncio.ensure_future(one) for one in streams.begin()]
         work += [pipe.pump(partial(keep, name), streams.budget) for name, pipe in streams.pipes()]
         try:
-            async with asyncio.timeout(CLIENT_SECONDS):
+            async with asyncio.timeout(seconds):
                 code = await child.wait()
                 for _, pipe in streams.pipes():
                     pipe.finish()
@@ -87,15 +94,21 @@ class TerminalSession:
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
-        return Answer(code, b"".join(found["stdout"]), b"".join(found["stderr"]))
+        answer = Answer(code, b"".join(found["stdout"]), b"".join(found["stderr"]))
+        if streams.budget.dropped:
+            cause = f"It answered with more than {most} bytes."
+            raise LaunchError(Code.BAD_CALL, cause, "Read the screen alone, or clear what is kept of it.")
+        return answer
 
-    async def ask(self, argv: tuple[str, ...], stdin: bytes = b"") -> bytes:
+    async def ask(
+        self, argv: tuple[str, ...], stdin: bytes = b"", *, most: int = MAX_ANSWER, seconds: float = CLIENT_SECONDS
+    ) -> bytes:
         """Run a tmux client that must succeed; what it printed. Raises LaunchError."""
-        answer = await self.client(argv, stdin)
+        answer = await self.client(argv, stdin, most=most, seconds=seconds)
         if answer.code and self.has_ended:
             raise LaunchError(Code.SESSION_OVER, "The terminal has ended.", "Open a new one.")
         if answer.code:
-            text = answer.err.decode(errors="replace").strip()
+            text = " ".join(tmux.parse_lines(answer.err.decode(errors="replace").strip()))[:MAX_COMPLAINT]
             raise LaunchError(Code.SESSION_OVER, f"The terminal does not do that ({text}).", "Open a new one.")
         return answer.out
 
@@ -118,9 +131,8 @@ class TerminalSession:
 
     async def read(self, *, scrollback: bool, join: bool) -> list[str]:
         """The lines shown, or all that are kept. Raises LaunchError."""
-        shown = await self.ask(tmux.capture(scrollback=scrollback, join=join))
-        lines = shown.decode(errors="replace").split("\n")
-        return lines[:-1] if lines and not lines[-1] else lines
+        shown = await self.ask(tmux.capture(scrollback=scrollback, join=join), most=MAX_CAPTURE)
+        return tmux.parse_lines(shown.decode(errors="replace"))
 
     async def resize(self, columns: int, rows: int) -> None:
         """Change its size. Raises LaunchError."""
@@ -131,7 +143,11 @@ class TerminalSession:
         """Start a tmux client on a pseudo-terminal of the sandbox's own. Raises LaunchError."""
         init = self.live.built.init
         # Not the host's: nothing in there ever holds a terminal that belongs to anything outside.
-        master = os.open(f"/proc/{init}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
+            master = os.open(f"/proc/{init}/root/dev/pts/ptmx", flags)
+        except (FileNotFoundError, ProcessLookupError, PermissionError) as error:  # of a process that has just ended
+            raise LaunchError(Code.SESSION_OVER, "The terminal has ended.", "Open a new one.") from error
         peer = -1
         try:
             fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
@@ -206,6 +222,7 @@ class Terminals:
         self._workshop = workshop
         self._clock = clock
         self._all: dict[str, TerminalSession] = {}
+        self._room = Room(AT_ONCE, "terminals are open", "Close some.")
 
     def everything(self) -> list[TerminalSession]:
         """The open ones and the last that have ended, oldest first."""
@@ -224,8 +241,13 @@ class Terminals:
                 "A terminal needs unix sockets, and full access has none, so that no socket of the host is reachable."
             )
             raise LaunchError(Code.BAD_CALL, cause, "Use a run, a session or a job.")
-        if sum(not one.has_ended for one in self._all.values()) >= AT_ONCE:
-            raise LaunchError(Code.TOO_MANY, f"{AT_ONCE} terminals are open.", "Close some.")
+        with self._room.for_one_more(sum(not one.has_ended for one in self._all.values())):
+            terminal = await self._open(rights, size, directory=directory, name=name)
+            self._all[terminal.id] = terminal
+        self._forget_oldest()
+        return terminal
+
+    async def _open(self, rights: Rights, size: tuple[int, int], *, directory: str, name: str) -> TerminalSession:
         live = await open_live(
             self._workshop,
             Command(argv=tmux.SERVER, directory=directory),
@@ -235,13 +257,11 @@ class Terminals:
         terminal = TerminalSession(id=live.id, name=name, live=live, opened_at=self._clock(), state=None)
         try:
             await _wait_for_server(live)
-            await terminal.ask(tmux.setup(*size, live.built.directory))
+            await terminal.ask(tmux.setup(*size))
             await terminal.look()
         except BaseException:
             await live.close()
             raise
-        self._all[terminal.id] = terminal
-        self._forget_oldest()
         return terminal
 
     async def close(self, terminal: TerminalSession) -> None:

@@ -2,9 +2,13 @@
 
 Each terminal has a server of its own in a sandbox of its own, on a socket in the sandbox's private /run. The pane is
 always named by its id (`%0`): a name could hold `.` and `:`, which tmux reads as parts of a target, and would match
-whatever it is a prefix of. Names for people stay with the runner.
+whatever it is a prefix of. Names for people stay with the runner. The shell begins where its client does: tmux would
+expand a directory's name as a format (`#{...}`, `#(...)`).
+
+A payload may put a server of its own in the place of this one, so an answer may be anything.
 """
 
+import re
 from dataclasses import dataclass
 
 SOCKET = "/run/tmux.sock"
@@ -33,6 +37,9 @@ _SETTINGS = (
 )
 # `tmux -D` keeps an empty server; with this the end of the shell is the end of the sandbox.
 _END_WHEN_EMPTY = ("set-option", "-s", "exit-empty", "on")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+# What moves a cursor or begins a sequence (ECMA-48, C0 and C1) is no part of a line.
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _STATE = "#{pane_pid} #{window_width} #{window_height} #{cursor_x} #{cursor_y} #{history_size} #{session_attached}"
 
 
@@ -49,10 +56,9 @@ class PaneState:
     attached: int
 
 
-def setup(columns: int, rows: int, directory: str) -> tuple[str, ...]:
+def setup(columns: int, rows: int) -> tuple[str, ...]:
     """Settings, and the one session with the one pane."""
-    size = ("-x", str(columns), "-y", str(rows))
-    session = ("new-session", "-d", "-s", SESSION, *size, "-c", directory)
+    session = ("new-session", "-d", "-s", SESSION, "-x", str(columns), "-y", str(rows))
     return (*CLIENT, *_joined(*_SETTINGS, session, _END_WHEN_EMPTY))
 
 
@@ -92,7 +98,7 @@ def ask_state() -> tuple[str, ...]:
 def parse_state(text: str) -> PaneState | None:
     """The answer to `ask_state`; None where there is no such pane."""
     words = text.split()
-    if len(words) != 7 or not all(word.isdigit() for word in words):
+    if len(words) != 7 or not all(_NUMBER.fullmatch(word) for word in words):
         return None
     pid, columns, rows, cursor_column, cursor_row, history, attached = map(int, words)
     return PaneState(
@@ -104,6 +110,12 @@ def parse_state(text: str) -> PaneState | None:
         history=history,
         attached=attached,
     )
+
+
+def parse_lines(shown: str) -> list[str]:
+    """The answer to `capture`, and any other text that is shown: lines without control characters but tabs."""
+    lines = shown.split("\n")
+    return [_CONTROLS.sub("", line) for line in (lines if lines[-1] else lines[:-1])]
 
 
 def resize(columns: int, rows: int) -> tuple[str, ...]:
@@ -121,9 +133,9 @@ def stop_pipe() -> tuple[str, ...]:
     return (*CLIENT, "pipe-pane", "-t", PANE)
 
 
-def replace_shell(directory: str) -> tuple[str, ...]:
-    """Kill what runs in the pane and start a new shell in it."""
-    return (*CLIENT, "respawn-pane", "-k", "-t", PANE, "-c", directory)
+def replace_shell() -> tuple[str, ...]:
+    """Kill what runs in the pane and start a new shell in it, where the first one began."""
+    return (*CLIENT, "respawn-pane", "-k", "-t", PANE)
 
 
 def attach() -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import stat
+from collections.abc import Iterator
 
 import pytest
 
@@ -85,6 +86,21 @@ async def test_what_is_written_is_the_servers_alone(served: Daemon, runner: Runn
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
 
 
+def no_records(identity: str, record: str) -> Iterator[str]:
+    """What cannot be taken for the record of a job; ITSELF is the one in whose place it lies."""
+    yield from ("", "{", "[]", "null", "7", '"x"', "{}", "[" * 100_000, '{"version": 2}', record)
+    whole = json.loads(record) | {"id": "ITSELF"}
+    for name, value in (
+        *(("id", f"../jobs/{identity}"), ("id", 7), ("state", "running away"), ("argv", "words"), ("argv", [1])),
+        *(("started_at", "noon"), ("started_at", 1e300), ("started_at", -1), ("ended_at", float("nan"))),
+        *(("code", "0"), ("rights", {}), ("rights", None), ("rights", whole["rights"] | {"more": 1})),
+        *(("set_aside", [{}]), ("name", None), ("output_bytes", 0.5)),
+    ):
+        yield json.dumps(whole | {name: value})
+    for name in ("id", "argv", "started_at", "rights", "version"):
+        yield json.dumps({key: value for key, value in whole.items() if key != name})
+
+
 async def test_after_a_restart_of_the_runner() -> None:
     with daemon() as made:
         async with made.client() as runner:
@@ -99,11 +115,15 @@ async def test_after_a_restart_of_the_runner() -> None:
         document = json.loads(record.read_text())
         document["rights"] |= {"network": "open"}
         record.write_text(json.dumps(document))
-        (made.state / "jobs" / "broken").mkdir()
-        (made.state / "jobs" / "broken" / "job.json").write_text("{")
+        for number, content in enumerate(no_records(ended.id, record.read_text())):
+            place = made.state / "jobs" / f"broken{number}"
+            place.mkdir()
+            (place / "job.json").write_text(content.replace("ITSELF", place.name))
+        (made.state / "jobs" / running.id).chmod(0o500)  # as on a full disk: nothing can be noted
         await asyncio.to_thread(made.start)
         async with made.client() as runner:
             jobs = {one.id: one for one in await runner.jobs()}
+            assert jobs.keys() == {ended.id, running.id}
             # Whichever comes first: the kernel, or the runner's own look at the process that was killed beside it.
             assert jobs[running.id].state in {"lost", "stopped"}
             assert (jobs[ended.id].state, jobs[ended.id].code) == ("ended", 3)

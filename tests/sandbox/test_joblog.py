@@ -1,6 +1,10 @@
 """A job's log: any way of writing gives the same whole; what is cut is exactly what is missing."""
 
+import contextlib
 import random
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,3 +48,37 @@ def test_reading_on_from_anywhere(tmp_path: Path) -> None:
             assert data[piece.offset : piece.offset + len(piece.data)] == piece.data
             at = piece.offset + len(piece.data)
         assert at == max(offset, 5000)
+
+
+@pytest.mark.parametrize("room", [0, 1, 300, 600, 700, 1199])
+def test_what_a_full_disk_does_not_take_is_cut_and_counted(tmp_path: Path, room: int) -> None:
+    """The disk is full for a while (RLIMIT_FSIZE does it, file by file), and then there is room again."""
+    data = bytes(number % 251 for number in range(3000))
+    log = JobLog(tmp_path, 1200)
+    log.write(data[:room])
+    with no_room():
+        for at in range(room, 1500, 100):
+            log.write(data[at : at + 100])
+    full = max(1500, log.size)
+    log.write(data[full : full + 450])
+    log.close()
+    pieces = list(read_pieces(tmp_path, 0))
+    kept = b"".join(piece.data for piece in pieces)
+    assert log.size == full + 450
+    assert log.dropped == sum(piece.cut for piece in pieces) == log.size - len(kept)
+    assert all(data[piece.offset : piece.offset + len(piece.data)] == piece.data for piece in pieces)
+    assert kept.startswith(data[: min(room, 600)]), "nothing that was there goes for it"
+    assert kept.endswith(data[full : full + 450]), "and what came afterwards is there"
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """No file of this process grows (setrlimit(2))."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)

@@ -29,6 +29,7 @@ async def read(shown: bytes, cuts: random.Random | None = None, *, keep: int = 1
         (BEGIN + b"a\x1b]7777;ffffffffffffffffffffffffffffffff;0\x07b" + END, "ab"),
         (BEGIN + "ü€🚪\r\n".encode() + END, "ü€🚪\n"),
         (BEGIN + b"10%\r50%\r100%\r\n" + END, "10%\n50%\n100%\n"),
+        (BEGIN + b"a\xc2\x9b2J\xc2\x9d0;x\x1b" + END, "a2J0;x"),
         (BEGIN + END, ""),
     ],
 )
@@ -45,3 +46,12 @@ async def test_a_flood_does_not_hide_the_end() -> None:
     assert marks.text(to_the_mark=True) == "x" * 1000
     assert marks.budget.dropped == 99_000
     assert [marks.seen.get_nowait() for _ in range(2)] == ["begin", "7"]
+
+
+async def test_a_flood_of_marks_takes_no_memory_and_does_not_hide_the_end() -> None:
+    forged = f"\x1b]7777;{NUMBER};x\x07".encode()
+    marks = await read(BEGIN + forged * 50_000 + b"shown" + END)
+    words = [marks.seen.get_nowait() for _ in range(marks.seen.qsize())]
+    assert len(words) < 100
+    assert words[-1] == "7"
+    assert marks.text(to_the_mark=True) == "shown"
