@@ -24,10 +24,13 @@ from wicketgate.commands.runner_access import (
 )
 from wicketgate.runner import schema
 from wicketgate.runner.client import Runner, TerminalCall
-from wicketgate.speech import say
+from wicketgate.shown import Shown
+from wicketgate.speech import say, write_all
 
 DETACH = b"\x1d"  # Ctrl-], as in telnet
 TIMED_OUT = 124
+MOST = 1000  # columns or rows
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.group(name="term")
@@ -157,16 +160,16 @@ def attach(socket: Path | None, identity: str) -> int:
         raise click.UsageError("Standard input and output must be a terminal.")
 
     async def bridge(runner: Runner) -> int:
-        size = os.get_terminal_size(0)
-        name = os.environ.get("TERM", "xterm-256color")
-        async with runner.attach(identity, columns=size.columns, rows=size.lines, term=name) as peer:
-            before = termios.tcgetattr(0)
+        columns, rows = _size()
+        name = os.environ.get("TERM") or "xterm-256color"
+        async with runner.attach(identity, columns=columns, rows=rows, term=name) as peer:
+            before, shown = termios.tcgetattr(0), Shown()
             try:
                 tty.setraw(0)
-                await _bridge(peer)
+                return await _bridge(peer, shown)
             finally:
+                write_all(1, shown.undo())
                 termios.tcsetattr(0, termios.TCSADRAIN, before)
-        return 0
 
     code = ask(socket, bridge)
     if code == 0:
@@ -174,31 +177,61 @@ def attach(socket: Path | None, identity: str) -> int:
     return code
 
 
-async def _bridge(peer: aiohttp.ClientWebSocketResponse) -> None:
+def _size() -> tuple[int, int]:
+    """Columns and rows, within what a terminal can have: one that nobody has told its size says 0."""
+    size = os.get_terminal_size(0)
+    return min(max(size.columns or 80, 2), MOST), min(max(size.lines or 24, 2), MOST)
+
+
+async def _bridge(peer: aiohttp.ClientWebSocketResponse, shown: Shown) -> int:
+    """Pass keys and pictures on until somebody has had enough; the exit code."""
     loop = asyncio.get_running_loop()
     typed: asyncio.Queue[bytes] = asyncio.Queue()
-    loop.add_reader(0, lambda: typed.put_nowait(os.read(0, 65536)))
+    ended: asyncio.Future[int] = loop.create_future()
+    loop.add_reader(0, _take, typed, ended)
     loop.add_signal_handler(signal.SIGWINCH, typed.put_nowait, b"")
-    tasks = [asyncio.create_task(_send(peer, typed)), asyncio.create_task(_show(peer))]
+    for number in ENDING:
+        loop.add_signal_handler(number, _resolve, ended, 128 + number)
+    tasks = [asyncio.create_task(_send(peer, typed)), asyncio.create_task(_show(peer, shown))]
+    first: list[asyncio.Future[Any]] = [*tasks, ended]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         # The whole closing handshake, with `_show` still reading: a connection that is torn down with something unread
         # in it fails at the other end, before what was typed last has been taken from it.
         await peer.close()
     finally:
         loop.remove_reader(0)
-        loop.remove_signal_handler(signal.SIGWINCH)
+        for number in (signal.SIGWINCH, *ENDING):
+            loop.remove_signal_handler(number)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    return ended.result() if ended.done() else 0
+
+
+def _take(typed: "asyncio.Queue[bytes]", ended: "asyncio.Future[int]") -> None:
+    try:
+        data = os.read(0, 65536)
+    except OSError:
+        data = b""
+    if data:
+        typed.put_nowait(data)
+    else:  # the terminal has gone
+        asyncio.get_running_loop().remove_reader(0)
+        _resolve(ended, 128 + signal.SIGHUP)
+
+
+def _resolve(ended: "asyncio.Future[int]", code: int) -> None:
+    if not ended.done():
+        ended.set_result(code)
 
 
 async def _send(peer: aiohttp.ClientWebSocketResponse, typed: "asyncio.Queue[bytes]") -> None:
     while True:
         data = await typed.get()
         if not data:
-            size = os.get_terminal_size(0)
-            await peer.send_str(msgspec.json.encode({"columns": size.columns, "rows": size.lines}).decode())
+            columns, rows = _size()
+            await peer.send_str(msgspec.json.encode({"columns": columns, "rows": rows}).decode())
         elif DETACH in data:
             await peer.send_bytes(data.partition(DETACH)[0])
             return
@@ -206,9 +239,7 @@ async def _send(peer: aiohttp.ClientWebSocketResponse, typed: "asyncio.Queue[byt
             await peer.send_bytes(data)
 
 
-async def _show(peer: aiohttp.ClientWebSocketResponse) -> None:
+async def _show(peer: aiohttp.ClientWebSocketResponse, shown: Shown) -> None:
     async for message in peer:
-        if message.type is aiohttp.WSMsgType.BINARY:
-            rest = memoryview(message.data)
-            while rest:
-                rest = rest[os.write(1, rest) :]
+        if message.type is aiohttp.WSMsgType.BINARY and not write_all(1, shown.feed(message.data)):
+            return
