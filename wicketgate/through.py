@@ -1,8 +1,7 @@
 """`wicketgate run --runner SOCKET`: one command through a running runner, in a sandbox of its own.
 
-Loading modules is most of what such a start takes, so nothing but the interpreter's `json` and `socket` is loaded, and
-what is typed in the usual form is understood here (`read`). Everything else that is typed is the command line's to
-read, to refuse or to bring here. There is no other way: without the runner nothing is executed.
+Loading modules is most of what such a start takes, so nothing but the interpreter's `json` and `socket` is loaded.
+There is no other way: without the runner nothing is executed.
 """
 
 import binascii
@@ -11,7 +10,7 @@ import os
 import socket
 import stat
 
-from wicketgate.speech import say
+from wicketgate.speech import say, write_all
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to load than a sandbox to start
 if TYPE_CHECKING:
@@ -20,41 +19,21 @@ if TYPE_CHECKING:
 
 REFUSED, NOT_FOUND, NOT_EXECUTABLE = 125, 127, 126
 CODES = {"command_not_found": NOT_FOUND, "command_not_executable": NOT_EXECUTABLE}
-OPTIONS = frozenset({"--runner", "--workspace", "--grant", "--timeout"})
+OPTIONS = frozenset({"command", "runner", "workspace", "grant", "timeout"})
 MAX_STDIN, MAX_TIMEOUT = 8 << 20, 366 * 24 * 3600
 MAX_HEAD, CHUNK = 1 << 16, 1 << 16
 READ_WHOLE = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK)
 
 
-def read(words: list[str]) -> "dict[str, Any] | None":
-    """The arguments of `run_through` in a command line; None where it is not for here, or not in the usual form."""
-    if words[:1] != ["run"]:
-        return None
-    found: dict[str, str] = {}
-    rest = words[1:]
-    while rest and rest[0].startswith("-") and rest[0] != "--":
-        name, given, value = rest.pop(0).partition("=")
-        if name not in OPTIONS or name in found or not (given or rest):
-            return None
-        found[name] = value if given else rest.pop(0)
-    command = rest[1:] if rest[:1] == ["--"] else rest
-    if "--runner" not in found or not all(found.values()) or not command or not _are_open():
-        return None
-    arguments: dict[str, Any] = {name[2:]: value for name, value in found.items()}
-    if "timeout" in arguments:
-        try:
-            arguments["timeout"] = float(arguments["timeout"])
-        except ValueError:
-            return None
-        if not 0 < arguments["timeout"] <= MAX_TIMEOUT:
-            return None
-    return {"command": command, **arguments}
+def suits(typed: "dict[str, Any]") -> bool:
+    """Whether what was typed (`wicketgate.typed`) is for `run_through` as it is, and free of mistakes."""
+    return "runner" in typed and typed.keys() <= OPTIONS and 0 < typed.get("timeout", 1) <= MAX_TIMEOUT and _are_open()
 
 
 def run_through(
     *,
     runner: str,
-    command: "list[str]",
+    command: tuple[str, ...],
     workspace: str | None = None,
     grant: str | None = None,
     timeout: float | None = None,
@@ -78,7 +57,7 @@ class _Failed(Exception):  # noqa: N818  the text is the sentence that is said
     pass
 
 
-def _body(command: "list[str]", workspace: str | None, grant: str | None, timeout: float | None) -> bytes:
+def _body(command: tuple[str, ...], workspace: str | None, grant: str | None, timeout: float | None) -> bytes:
     authority: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if workspace is not None:
         authority["workspace"] = os.path.join(os.getcwd(), workspace)  # noqa: PTH109, PTH118  pathlib takes long to load
@@ -146,7 +125,7 @@ def _report(documents: "Iterator[dict[str, Any]]") -> int:
                 continue
             case "output":
                 data = document.get("text", "").encode() or binascii.a2b_base64(document.get("base64", ""))
-                if not _write(2 if document["stream"] == "stderr" else 1, data):
+                if not write_all(2 if document["stream"] == "stderr" else 1, data):
                     return REFUSED  # whoever read it has gone; closing the connection ends the command
             case "ended":
                 return _end(document)
@@ -164,16 +143,6 @@ def _end(document: "dict[str, Any]") -> int:
     if document["dropped_bytes"]:
         say(f"{document['dropped_bytes']} bytes of output were dropped: it was longer than the runner keeps")
     return int(document["code"])
-
-
-def _write(fd: int, data: bytes) -> bool:
-    rest = memoryview(data)
-    try:
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    except OSError:
-        return False
-    return True
 
 
 def _are_open() -> bool:

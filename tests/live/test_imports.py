@@ -23,8 +23,8 @@ class Watch:
             os.write(2, f"LATE {name}\\n".encode())
         return None
 sys.meta_path.insert(0, Watch())
-from wicketgate import cli
-sys.exit(cli.main())
+from wicketgate.__main__ import main
+main()
 """
 CURL = "curl -s -m 5 http://origin.example/ https://origin.example/ http://denied.example/ https://denied.example/ https://192.0.2.1/"
 WAYS = {

@@ -115,11 +115,18 @@ def test_a_reader_that_goes_ends_the_command(served: Daemon) -> None:
 
 def test_little_is_loaded(served: Daemon) -> None:
     """Modules are most of a start: those that take long stay out."""
-    run = "runpy.run_module('wicketgate', run_name='__main__')"
-    seen = "import sys, runpy; sys.argv = ['wicketgate', *sys.argv[1:]]"
-    seen += f"\ntry: {run}\nexcept SystemExit: print(*sorted(sys.modules))"
-    rest = words(served, "true")[3:]
-    done = subprocess.run([sys.executable, "-c", seen, *rest], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = modules_loaded_by(words(served, "true")[1:])
     assert "wicketgate.through" in loaded
     assert not loaded & {"click", "asyncio", "aiohttp", "msgspec", "typing_extensions", "dataclasses", "ctypes", "ssl"}
+
+
+def test_little_is_loaded_without_a_runner() -> None:
+    loaded = modules_loaded_by(["-m", "wicketgate", "run", "--", "true"])
+    assert "sandbox.construct" in loaded
+    assert not loaded & {"click", "asyncio", "aiohttp", "msgspec", "json", "ssl", "broker"}
+
+
+def modules_loaded_by(told: list[str]) -> set[str]:
+    command = [sys.executable, "-X", "importtime", *told]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

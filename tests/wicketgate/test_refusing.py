@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from netns.kernel import explain_namespaces
-from wicketgate.cli import wants_document
+from wicketgate.guard import wants_document
 from wicketgate.speech import print_document, say
 
 
