@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.workspace.errors import WorkspaceCode, WorkspaceError
-from sandbox.workspace.rules import Facts, ForbiddenRoots, Identity, judge
+from sandbox.workspace.rules import Facts, ForbiddenRoots, Identity, is_below, judge
 from sandbox.workspace.text import check_path
 
 SYS_OPENAT2 = 437  # the same number on both architectures
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x02, 0x04  # linux/openat2.h
 AT_FDCWD = -100
 O_PATH_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def validate_workspace(
 
 def _stay_inside(typed: Path, canonical: Path, forbidden: ForbiddenRoots) -> None:
     root = forbidden.managed
-    if root is not None and root in typed.parents and root not in canonical.parents:
+    if root is not None and is_below(typed, root) and not is_below(canonical, root):
         raise WorkspaceError(
             WorkspaceCode.SYMLINK, f"a link leads from “{typed}” out of “{root}” to “{canonical}”", "choose another"
         )
@@ -108,8 +110,7 @@ def _openat2(path: str, flags: int, resolve: int) -> int:
     if platform.system() != "Linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), path)
     how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, resolve), 24)
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    descriptor: int = call(
+    descriptor: int = _libc.syscall(
         ctypes.c_long(SYS_OPENAT2), ctypes.c_int(AT_FDCWD), ctypes.c_char_p(os.fsencode(path)), how, ctypes.c_size_t(24)
     )
     if descriptor < 0:
@@ -157,9 +158,9 @@ def _ancestors(descriptor: int) -> Iterator[Identity]:
 def _mounts_below(path: Path) -> Iterator[Path]:
     """Mount points strictly below `path` in this mount namespace (`/proc/self/mountinfo`, field 5)."""
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        point = Path(unescape(line.split(" ")[4]))
-        if path in point.parents:
-            yield point
+        point = unescape(line.split(" ", 5)[4])
+        if is_below(point, path):
+            yield Path(point)
 
 
 def unescape(word: str) -> str:
@@ -170,12 +171,21 @@ def unescape(word: str) -> str:
 
 def _protected_below(identity: Identity, forbidden: ForbiddenRoots) -> Iterator[Path]:
     """The forbidden roots that have the directory among their ancestors, by identity."""
+    looked_at: dict[str, bool] = {}
     for root in (*forbidden.homes, *forbidden.state, *forbidden.databases):
-        for parent in root.parents:
-            try:
-                found = parent.stat()
-            except OSError:
-                continue
-            if (found.st_dev, found.st_ino) == identity:
+        below = str(root)
+        while (parent := os.path.dirname(below)) != below:  # noqa: PTH120  `Path.parents` takes much longer
+            if parent not in looked_at:
+                looked_at[parent] = _is(parent, identity)
+            if looked_at[parent]:
                 yield root
                 break
+            below = parent
+
+
+def _is(path: str, identity: Identity) -> bool:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == identity

@@ -88,6 +88,17 @@ class Facts:
     protected_below: tuple[Path, ...] = field(default=())  # forbidden roots that have this directory as an ancestor
 
 
+def is_below(path: Path | str, root: Path) -> bool:
+    """Whether an absolute path lies strictly below another, by name. (`Path.parents` makes a value of each parent.)"""
+    whole, start = str(path), str(root)
+    return whole != start and whole.startswith(start if start.endswith("/") else f"{start}/")
+
+
+def is_in(path: Path, root: Path) -> bool:
+    """Whether an absolute path is another or lies below it, by name."""
+    return path == root or is_below(path, root)
+
+
 def judge(facts: Facts, forbidden: ForbiddenRoots, uid: int | None) -> None:
     """Raise `WorkspaceError` with the first rule that objects; return when the directory may be a workspace."""
     for rule in _RULES:
@@ -105,7 +116,7 @@ def _root(facts: Facts, _forbidden: ForbiddenRoots, _uid: int | None) -> None:
 
 def _overlaps(facts: Facts, forbidden: ForbiddenRoots, root: Path) -> bool:
     """Whether the directory is, holds or lies in `root`, by name or by identity."""
-    if root.is_relative_to(facts.path) or facts.path.is_relative_to(root) or root in facts.protected_below:
+    if is_in(root, facts.path) or is_in(facts.path, root) or root in facts.protected_below:
         return True
     own = {identity for identity, path in forbidden.identities if path == root}
     return bool(own & {facts.identity, *facts.ancestors})
@@ -123,7 +134,7 @@ def _server_data(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> N
 
 
 def _is_managed(facts: Facts, forbidden: ForbiddenRoots) -> bool:
-    return forbidden.managed is not None and forbidden.managed in facts.path.parents
+    return forbidden.managed is not None and is_below(facts.path, forbidden.managed)
 
 
 def _home(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
@@ -132,7 +143,7 @@ def _home(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
     same = {identity for identity, home in forbidden.identities if home in homes}
     if path in homes or facts.identity in same or (path.parent in HOME_PARENTS and path not in HOME_PARENTS):
         _refuse(WorkspaceCode.HOME, f"“{path}” is a home directory", "choose or make a directory inside it")
-    inside = next((home for home in sorted(homes) if path in home.parents or home in facts.protected_below), None)
+    inside = next((home for home in sorted(homes) if is_below(home, path) or home in facts.protected_below), None)
     if inside is not None or path in HOME_PARENTS:
         _refuse(WorkspaceCode.HOME_PARENT, f"“{path}” holds home directories", "choose a project directory")
 
@@ -159,16 +170,16 @@ def _home_settings(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) ->
     if _is_managed(facts, forbidden):
         return
     for home in forbidden.homes:
-        if home in facts.path.parents and facts.path.relative_to(home).parts[0].startswith("."):
+        if is_below(facts.path, home) and facts.path.relative_to(home).parts[0].startswith("."):
             _refuse(
                 WorkspaceCode.HOME_SETTINGS, f"“{facts.path}” belongs to the settings of “{home}”", "choose another"
             )
 
 
 def _system(facts: Facts, forbidden: ForbiddenRoots, _uid: int | None) -> None:
-    if _is_managed(facts, forbidden) or (forbidden.own_home is not None and forbidden.own_home in facts.path.parents):
+    if _is_managed(facts, forbidden) or (forbidden.own_home is not None and is_below(facts.path, forbidden.own_home)):
         return
-    if facts.path in SYSTEM_PLACES or any(facts.path.is_relative_to(tree) for tree in SYSTEM_TREES):
+    if facts.path in SYSTEM_PLACES or any(is_in(facts.path, tree) for tree in SYSTEM_TREES):
         _refuse(WorkspaceCode.SYSTEM_ROOT, f"“{facts.path}” belongs to the system", "choose a project directory")
 
 
