@@ -5,8 +5,11 @@ namespace that it was made in: one of the internet can be disconnected and conne
 a unix one that is not connected, or sends datagrams, reaches the host's abstract names (unix(7)).
 """
 
+import contextlib
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from typing import Final
 
 from sandbox.errors import Code, LaunchError
@@ -22,6 +25,19 @@ def check_streams(numbers: tuple[int, ...]) -> None:
         trouble = _trouble(number, os.fstat(number).st_mode)
         if trouble:
             raise LaunchError(Code.BAD_CALL, f"Standard {_NAMES[number]} is {trouble}.", _CURE)
+
+
+@contextlib.contextmanager
+def kept_flags() -> Iterator[None]:
+    """Give the caller's streams back as they were taken: who has a descriptor may have it wait no more (fcntl(2))."""
+    before = {number: fcntl.fcntl(number, fcntl.F_GETFL) for number in _NAMES}
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for number, flags in before.items():
+                if fcntl.fcntl(number, fcntl.F_GETFL) != flags:
+                    fcntl.fcntl(number, fcntl.F_SETFL, flags)
 
 
 def _trouble(number: int, mode: int) -> str:

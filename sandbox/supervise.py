@@ -22,6 +22,7 @@ FORWARDED = frozenset(
 WAITED = FORWARDED | {signal.SIGCHLD}
 BY_SOMEBODY = frozenset({0, -1, -6})  # SI_USER, SI_QUEUE, SI_TKILL: not the terminal's (sigaction(2))
 GRACE = 0.5  # seconds between the polite and the final signal of a timeout; and for a command to come into being
+LONGEST_WAIT = 86_400_000.0  # milliseconds; poll(2) takes 24 days at most
 LOOK_AGAIN = 5.0  # milliseconds: nothing tells us when the command has been forked
 TIMED_OUT, FAILED, BY_SIGNAL = 124, 125, 128
 
@@ -145,7 +146,7 @@ def _keep_time(watch: _Watch) -> float | None:
         return None
     remaining = watch.deadline - time.monotonic()
     if remaining > 0:
-        return remaining * 1000
+        return min(remaining * 1000, LONGEST_WAIT)
     if watch.timed_out or not signal_command(watch.launched.pid, signal.SIGTERM):
         watch.end_all()
     watch.timed_out, watch.deadline = True, time.monotonic() + GRACE

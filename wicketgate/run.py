@@ -8,7 +8,7 @@ import os
 
 from netns import kernel
 from sandbox.host import find_command, look_at_host
-from sandbox.inherited import check_streams
+from sandbox.inherited import check_streams, kept_flags
 from sandbox.spec import Authority as Rights
 from sandbox.supervise import block_signals
 from sandbox.terminal import KeptTerminal
@@ -38,7 +38,7 @@ def run(request: Request) -> Outcome:
     elif request.grant is not None:
         from wicketgate import attached  # noqa: PLC0415
     block_signals()
-    with KeptTerminal():
+    with KeptTerminal(), kept_flags():
         if request.policy is not None:
             return cabled.run_with_cable(start, request.policy)
         if request.grant is not None:

@@ -1,17 +1,24 @@
 """Standard streams that lead further than to their own bytes are not passed on."""
 
+import fcntl
+import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
 
 import pytest
 
-from tests.live.runs import wicketgate
+from tests.live.runs import PATIENCE, running, until, wicketgate
 
 pytestmark = pytest.mark.live
+FULL = 1 << 16  # bytes that a pipe takes (pipe(7))
 # Prints what the descriptor 0 leads to: the word that the other side sends, or a name of the host's root.
 REACH = """
 import ctypes, os, socket, stat, sys
@@ -108,3 +115,41 @@ def test_a_descriptor_without_a_file_is_not_passed_on(undo: ExitStack) -> None:
     undo.callback(os.close, fd)
     done = wicketgate("--", "true", stdin=fd)
     assert (done.returncode, b"neither a file, a pipe nor a terminal" in done.stderr) == (125, True)
+
+
+FLAGS = """
+import fcntl, os
+for number in range(3):
+    fcntl.fcntl(number, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+"""
+
+
+@pytest.mark.parametrize("way", ["by itself", "killed", "too late"])
+def test_the_callers_streams_are_given_back_as_they_were(undo: ExitStack, tmp_path: Path, way: str) -> None:
+    """Flags belong to the open file, not to the descriptor: what a command sets, its caller has, too."""
+    ends = {"by itself": "", "killed": "os.kill(os.getpid(), 9)", "too late": "import time; time.sleep(600)"}
+    log = undo.enter_context((tmp_path / "log").open("ab"))  # cleared, the next line would overwrite another's
+    pipes = [undo.enter_context(os.fdopen(fd, mode)) for fd, mode in zip(os.pipe(), ("rb", "wb"), strict=True)]
+    streams = (pipes[0], pipes[1], log)
+    before = [fcntl.fcntl(one, fcntl.F_GETFL) for one in streams]
+    words = ("--timeout", "1") if way == "too late" else ()
+    script = ("/usr/bin/python3", "-c", FLAGS + ends[way])
+    done = wicketgate(*words, "--", *script, stdin=streams[0], stdout=streams[1], stderr=log, capture_output=False)
+    assert done.returncode == {"by itself": 0, "killed": 137, "too late": 124}[way]
+    assert [fcntl.fcntl(one, fcntl.F_GETFL) for one in streams] == before
+
+
+def test_a_document_is_whole_on_a_stream_that_does_not_wait(undo: ExitStack) -> None:
+    reader, writer = (undo.enter_context(os.fdopen(fd, mode)) for fd, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+    os.set_blocking(writer.fileno(), False)
+    with running("--json", "--", "seq", "1", "100000", stdout=writer, stderr=subprocess.DEVNULL) as run:
+        writer.close()
+        until(lambda: fullness(reader) >= FULL or run.poll() is not None)
+        content = reader.read()
+        assert run.wait(PATIENCE) == 0
+    assert json.loads(content)["stdout"]["text"].endswith("\n100000\n")
+
+
+def fullness(reader: IO[bytes]) -> int:
+    """Bytes that a pipe holds (pipe(7))."""
+    return int(struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))[0])

@@ -148,6 +148,10 @@ def test_a_timeout_asks_first() -> None:
     assert document["stdout"]["text"] == "up\ngot SIGTERM\n"
 
 
+def test_a_timeout_of_a_year_is_none_for_now() -> None:
+    assert wicketgate("--timeout", str(366 * 24 * 3600), "--", "sh", "-c", "sleep 0.1; exit 3").returncode == 3
+
+
 def test_a_stopped_command_is_ended_by_the_timeout() -> None:
     assert wicketgate("--timeout", "0.5", "--", "sh", "-c", "kill -STOP $$; exit 5").returncode == 124
 
