@@ -27,6 +27,7 @@ from broker.wire.http1.fields import (
     split_fields,
 )
 from broker.wire.http1.limits import Limits
+from broker.wire.http1.websocket import is_whole
 
 type Version = tuple[Literal[1], Literal[0, 1]]
 type Protocol = Literal["websocket"]
@@ -226,9 +227,7 @@ def _websocket(found: dict[bytes, bytes], fields: Fields, options: frozenset[byt
     """Tell whether this is a whole WebSocket handshake (RFC 6455 §4.1), with no body that could be read as frames."""
     if found.get(b"upgrade", b"").lower() != b"websocket" or b"upgrade" not in options:
         return None
-    names = [name.lower() for name, _ in fields]
-    whole = names.count(b"sec-websocket-key") == 1 and names.count(b"sec-websocket-version") == 1
-    return "websocket" if whole and body in {NO_BODY, Length(0)} else None
+    return "websocket" if is_whole(fields) and body in {NO_BODY, Length(0)} else None
 
 
 def _refuse_hopeless_request(data: bytes | bytearray, limits: Limits) -> None:

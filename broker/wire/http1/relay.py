@@ -11,6 +11,7 @@ from broker.wire.http1.framing import BodyReader, Piece, reader_for
 from broker.wire.http1.heads import HTTP_11, RequestHead, ResponseHead, Version, parse_response_head
 from broker.wire.http1.limits import Limits
 from broker.wire.http1.rewrite import format_response_head, relayed_body
+from broker.wire.http1.websocket import is_answered
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -162,5 +163,7 @@ class ResponseRelay:
     def _switch(self, head: ResponseHead) -> Piece:
         if not self._websocket or head.upgrade.lower() != b"websocket" or b"upgrade" not in head.connection:
             raise Refusal(UPSTREAM.malformed, "a switch of protocols that was not asked for")
+        if not is_answered(self._request.fields, head.fields):
+            raise Refusal(UPSTREAM.malformed, "a switch to WebSocket that does not answer the key")
         self.switched = True
         return format_response_head(head, websocket=True)

@@ -37,7 +37,8 @@ SOCKET = (
     b"GET /ws HTTP/1.1\r\nHost: api.example.com\r\nSec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n"
     b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 )
-SWITCH = b"HTTP/1.1 101 Switch\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+ACCEPT = b"Sec-WebSocket-Accept: ZbX6LUtWYQ7CrIna69ZRTb/V5NM=\r\n"
+SWITCH = b"HTTP/1.1 101 Switch\r\n%bConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" % ACCEPT
 DENIAL = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -399,7 +400,16 @@ def test_d22_a_switch_that_nobody_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "switch",
-    [SWITCH.replace(b"websocket", b"h2c"), SWITCH.replace(b"Connection", b"X"), SWITCH.replace(b"Upgrade:", b"X:")],
+    [
+        SWITCH.replace(b"websocket", b"h2c"),
+        SWITCH.replace(b"Connection", b"X"),
+        SWITCH.replace(b"Upgrade:", b"X:"),
+        SWITCH.replace(ACCEPT, b""),
+        SWITCH.replace(ACCEPT, ACCEPT * 2),
+        SWITCH.replace(ACCEPT, ACCEPT.lower().replace(b"sec-websocket-accept", b"Sec-WebSocket-Accept")),
+        SWITCH.replace(ACCEPT, b"Sec-WebSocket-Accept: eA==\r\n"),
+        SWITCH.replace(ACCEPT, ACCEPT + b"Sec-WebSocket-Accept:\r\n"),
+    ],
 )
 def test_d22_a_switch_to_something_else(switch: bytes) -> None:
     exchange = opened(SOCKET, b"/ws", websocket=True)
