@@ -97,6 +97,8 @@ class H2Connection:
         now, limits = self._session.reactor.now, self._session.limits
         self.deadline = now + CHECK_SECONDS
         for exchange in list(self._exchanges.values()):
+            recorder = self._session.recorder
+            recorder.progress(exchange.about, bytes_up=exchange.bytes_up, bytes_down=exchange.bytes_down)
             awaited = exchange.upstream_id and not exchange.status and exchange.up.ended
             if awaited and now - exchange.awaited_since >= limits.upstream_head_seconds:
                 self.fail(exchange, Refusal(Reason.UPSTREAM_TIMEOUT, "no response in time"))
@@ -121,7 +123,7 @@ class H2Connection:
                 self._ended_up(event.stream_id or 0)
             case on.StreamReset():
                 self._client.spend(RESET_COST)
-                self._client_reset(event.stream_id or 0, event.error_code or 0)
+                self._client_reset(event.stream_id or 0, event.error_code or 0, ours=not event.remote_reset)
             case on.WindowUpdated():
                 self._client.spend()
                 self._drained()
@@ -208,9 +210,12 @@ class H2Connection:
         if exchange is None or not charged(self._session.meter, size_of(headers), upward=True):
             return
         try:
-            exchange.up.trailers = parse_trailers(headers, self._session.http_limits, Reason.BAD_REQUEST)
+            trailers = parse_trailers(headers, self._session.http_limits, Reason.BAD_REQUEST)
         except Refusal as refusal:
             self._reset(exchange, refusal.reason, refusal.detail, ErrorCodes.PROTOCOL_ERROR)
+            return
+        exchange.up.trailers = trailers
+        exchange.heads_up += size_of(trailers)
 
     def _ended_up(self, stream_id: int) -> None:
         exchange = self._exchanges.get(stream_id)
@@ -222,9 +227,13 @@ class H2Connection:
             exchange.awaited_since = self._session.reactor.now
             self.pump_up(exchange)
 
-    def _client_reset(self, stream_id: int, code: int) -> None:
+    def _client_reset(self, stream_id: int, code: int, *, ours: bool) -> None:
         exchange = self._exchanges.get(stream_id)
-        if exchange is not None:
+        if exchange is None:
+            return
+        if ours:
+            self._finish(exchange, Reason.BAD_FRAMING, f"HTTP/2: {name_of(code)}", code)
+        else:
             self._finish(exchange, Reason.CLIENT_CLOSED, f"the client reset the stream ({name_of(code)})", code)
 
     def _drained(self) -> None:
@@ -303,16 +312,19 @@ class H2Connection:
         except Refusal as refusal:
             self.fail(exchange, refusal)
             return
-        attempt(lambda: self._client.h2.send_headers(exchange.stream_id, format_response(response)))
-        self._client.flush()
+        fields = format_response(response)
+        if attempt(lambda: self._client.h2.send_headers(exchange.stream_id, fields)):
+            exchange.heads_down += size_of(fields)
+            self._client.flush()
 
     def response(self, exchange: H2Exchange, headers: list[Field], *, ended: bool) -> None:
         if not charged(self._session.meter, size_of(headers), upward=False):
             return
         try:
             response = parse_response(headers, self._session.http_limits)
-            if exchange.request.method != "HEAD" and response.status != 304:
-                exchange.down.stated = response.length
+            # Where content cannot be, a length is that of another response (RFC 9110 §6.4.1).
+            bodiless = exchange.request.method == "HEAD" or response.status in {204, 304}
+            exchange.down.stated = 0 if bodiless else response.length
             if ended and exchange.down.is_cut:
                 raise Refusal(Reason.UPSTREAM_PROTOCOL, "a content-length and no content")
         except Refusal as refusal:
@@ -323,6 +335,7 @@ class H2Connection:
         # The end must come with the fields where it did: gRPC's "trailers-only" is read from that.
         if attempt(lambda: self._client.h2.send_headers(exchange.stream_id, fields, end_stream=ended)):
             exchange.down.finished = ended
+            exchange.heads_down += size_of(fields)
             self._client.flush()
             self.pump_down(exchange)
 
@@ -359,7 +372,8 @@ class H2Connection:
         if exchange.status:
             self._reset(exchange, refusal.reason, refusal.detail, code or ErrorCodes.INTERNAL_ERROR)
             return
-        self._session.recorder.refuse(exchange.about, refusal)
+        moved = {"bytes_up": exchange.bytes_up, "bytes_down": exchange.bytes_down}
+        self._session.recorder.refuse(exchange.about, refusal, **moved)
         self._forget(exchange)
         if code == ErrorCodes.REFUSED_STREAM:  # the client may send it again by itself (RFC 9113 §8.7)
             attempt(lambda: self._client.h2.reset_stream(exchange.stream_id, code))
@@ -403,8 +417,8 @@ class H2Connection:
             exchange.about,
             reason,
             detail,
-            bytes_up=exchange.up.moved,
-            bytes_down=exchange.down.moved,
+            bytes_up=exchange.bytes_up,
+            bytes_down=exchange.bytes_down,
             status=exchange.status,
         )
         self._forget(exchange, code)

@@ -52,6 +52,11 @@ class Way:
         """Whether the sender, who has ended, had said that there was more, or less."""
         return self.stated is not None and self.stated != self.received
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the sender has sent more than it had said."""
+        return self.stated is not None and self.received > self.stated
+
     def pump(self, source: Frames, source_id: int, sink: Frames, sink_id: int, now: float) -> None:
         """Send what the window takes, acknowledge it, and end where the sender has."""
         while self.waiting and not sink.outlet.blocked:
@@ -110,6 +115,18 @@ class H2Exchange:
     interim: int = 0  # responses before the final one
     repeated: bool = False
     awaited_since: float = 0.0  # a response head
+    heads_up: int = 0  # octets of fields that were sent on, trailers included, before compression
+    heads_down: int = 0
+
+    @property
+    def bytes_up(self) -> int:
+        """What the upstream was sent of the request."""
+        return self.heads_up + self.up.moved
+
+    @property
+    def bytes_down(self) -> int:
+        """What the client was sent of the response."""
+        return self.heads_down + self.down.moved
 
 
 def acknowledge(frames: Frames, stream_id: int, count: int) -> None:

@@ -125,6 +125,7 @@ class UpstreamLink:
             self._owner.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, "the upstream takes no further stream"))
             return
         exchange.upstream_id = upstream_id
+        exchange.heads_up += size_of(headers)
         self._exchanges[upstream_id] = exchange
         up.finished = bodiless
         self.frames.flush()
@@ -164,7 +165,7 @@ class UpstreamLink:
                 exchange.down.ended = True
                 self._owner.pump_down(exchange)
             case on.StreamReset():
-                self._was_reset(exchange, event.error_code or 0)
+                self._was_reset(exchange, event.error_code or 0, ours=not event.remote_reset)
             case _:
                 pass  # ALTSVC is not passed on
 
@@ -179,9 +180,14 @@ class UpstreamLink:
             return
         if not charged(self._session.meter, len(data), upward=False):
             return
+        exchange.down.received += len(data)
+        if exchange.down.is_over:
+            refusal = Refusal(Reason.UPSTREAM_PROTOCOL, "more content than there can be")
+            self._owner.fail(exchange, refusal)
+            acknowledge(self.frames, stream_id, len(data))
+            return
         if data:
             exchange.down.waiting.append(data)
-            exchange.down.received += len(data)
             exchange.down.since = exchange.down.since if len(exchange.down.waiting) > 1 else self.last
         self._owner.pump_down(exchange)
 
@@ -189,11 +195,17 @@ class UpstreamLink:
         if not charged(self._session.meter, size_of(headers), upward=False):
             return
         try:
-            exchange.down.trailers = parse_trailers(headers, self._session.http_limits, Reason.UPSTREAM_PROTOCOL)
+            trailers = parse_trailers(headers, self._session.http_limits, Reason.UPSTREAM_PROTOCOL)
         except Refusal as refusal:
             self._owner.fail(exchange, refusal)
+            return
+        exchange.down.trailers = trailers
+        exchange.heads_down += size_of(trailers)
 
-    def _was_reset(self, exchange: H2Exchange, code: int) -> None:
+    def _was_reset(self, exchange: H2Exchange, code: int, *, ours: bool) -> None:
+        if ours:
+            self._owner.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, f"HTTP/2: {name_of(code)}"), code)
+            return
         if code == ErrorCodes.NO_ERROR and exchange.down.ended:
             exchange.up.finished = True  # RFC 9113 §8.1: the answer is whole, the rest of the request is not wanted
             self._owner.drop_up(exchange)

@@ -78,12 +78,14 @@ class HttpConnection:
         self._ends_show = False  # nothing of the client had come when we last looked: even its end raises an edge
         self._open = True
         self._closing: on.CloseClient | None = None
+        self._switching: on.Switched | None = None
         self._tunnel: Tunnel | None = None
         self._question: Question | None = None
         self._allowed: Allowed | None = None  # until the request's end is on record
         self._has_paid = False  # for the connection
         self._about = self._new_about()
         self._down_before = 0
+        self._heads = (0, 0)  # bytes of an upgrade and its answer
         self._last = self._reactor.now  # something moved
         self._head_since: float | None = self._last  # a head is awaited; None between requests
         self.deadline = self._last + CHECK_SECONDS
@@ -124,6 +126,7 @@ class HttpConnection:
                 self._read_upstream()  # it may have answered before it closed
                 return
             self._last = self._reactor.now
+            self._switch_when_sent()
             self._read_client()
         if events & (IN | HANGUP):
             self._read_upstream()
@@ -164,13 +167,15 @@ class HttpConnection:
 
     def tunnel_lives(self, tunnel: Tunnel) -> None:
         """Put a long one on record."""
+        up, down = self._heads
         recorder = self._session.recorder
-        recorder.progress(self._about, bytes_up=tunnel.bytes_up, bytes_down=tunnel.bytes_down)
+        recorder.progress(self._about, bytes_up=up + tunnel.bytes_up, bytes_down=down + tunnel.bytes_down)
 
     def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
         """A WebSocket is over."""
         self._session.forget(self)
-        moved = {"bytes_up": tunnel.bytes_up, "bytes_down": tunnel.bytes_down}
+        up, down = self._heads
+        moved = {"bytes_up": up + tunnel.bytes_up, "bytes_down": down + tunnel.bytes_down}
         self._session.recorder.close(self._about, reason, detail, status=101, **moved)
 
     # moving octets
@@ -195,10 +200,9 @@ class HttpConnection:
                 self._end(Reason.CLIENT_CLOSED, error.strerror or "reset")
                 return
             self._unread = not (self._ends_show and self._client.is_drained())
-            self._last = self._reactor.now
             if count and self._head_since is None and exchange.at is At.HEAD:
-                self._head_since = self._last
-            self._carry_out(exchange.client_data(view[:count]) if count else exchange.client_end())
+                self._head_since = self._reactor.now
+            self._came(exchange.client_data(view[:count]) if count else exchange.client_end())
             if not self._unread:
                 return
             budget -= count
@@ -223,13 +227,18 @@ class HttpConnection:
             except OSError as error:
                 self._carry_out(self._exchange.upstream_failed(self._upstream.explain(error)))
                 return
-            self._last = self._reactor.now
             exchange = self._exchange
-            self._carry_out(exchange.upstream_data(view[:count]) if count else exchange.upstream_end())
+            self._came(exchange.upstream_data(view[:count]) if count else exchange.upstream_end())
             budget -= count
             if budget <= 0 and self._upstream.current is upstream:
                 self._reactor.again(upstream.stream.sock.fileno(), IN)
                 return
+
+    def _came(self, events: list[on.Event]) -> None:
+        """Octets of which nothing comes, such as the next one of a head or a trailer, are no movement."""
+        if events:
+            self._last = self._reactor.now
+            self._carry_out(events)
 
     def _is_blocked(self) -> bool:
         return self._outlet.blocked or self._upstream.blocked
@@ -249,6 +258,7 @@ class HttpConnection:
         if self._closing is not None:
             self._finish_closing(self._closing)
             return
+        self._switch_when_sent()
         self._read_upstream()
         self._read_client()
 
@@ -310,8 +320,9 @@ class HttpConnection:
                 self._end(reason, detail)
             case on.AbortUpstream():
                 pass  # `UpstreamFailed` or an end of the client follows, and drops it
-            case on.Switched(early, late):
-                self._switch(early, late)
+            case on.Switched():
+                self._switching = event
+                self._switch_when_sent()
             case never:
                 assert_never(never)
 
@@ -370,12 +381,13 @@ class HttpConnection:
 
     def _upstream_failed(self, refusal: Refusal, *, repeatable: bool) -> None:
         again = repeatable and self._upstream.may_be_stale
+        up, down = self._moved()
         self._upstream.drop()
         if again and self._question is not None and self._allowed is not None:
             self._upstream.reach(self._question, self._allowed, fresh=True)
             return
         self._allowed = None
-        self._session.recorder.refuse(self._about, refusal)
+        self._session.recorder.refuse(self._about, refusal, bytes_up=up, bytes_down=down)
         self._send_problem(refusal.reason, refusal.detail, self._about.rule or None)
 
     def _response_ended(self, status: int, *, reusable: bool) -> None:
@@ -385,11 +397,19 @@ class HttpConnection:
         self._last = self._reactor.now
         self._head_since = None if self._exchange.idle else self._last
 
+    def _switch_when_sent(self) -> None:
+        """A tunnel writes past the outlets: what they still hold goes first."""
+        switched = self._switching
+        if switched is not None and not self._is_blocked():
+            self._switching = None
+            self._switch(switched.client, switched.upstream)
+
     def _switch(self, early: bytes, late: bytes) -> None:
         asked = self._question
         assert asked is not None
         self._open = False
         self._reactor.unwatch(self)
+        self._heads = self._moved()
         if asked.connect:
             assert self._take_over is not None
             self._session.forget(self)
@@ -425,7 +445,8 @@ class HttpConnection:
             self._session.settle(about, Denied(refusal.reason, None, refusal.detail))
         else:
             self._allowed = None
-            self._session.recorder.refuse(about, refusal)
+            up, down = self._moved()
+            self._session.recorder.refuse(about, refusal, bytes_up=up, bytes_down=down)
         self._upstream.drop()
         self._session.flush()
         response = self._problem(refusal.reason, refusal.detail, about.rule or None)
@@ -498,8 +519,8 @@ class HttpConnection:
             self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the request head did not arrive in time"))
 
     def _check_exchange(self, now: float) -> None:
-        down = self._outlet.accepted - self._down_before
-        self._session.recorder.progress(self._about, bytes_up=self._upstream.bytes_up, bytes_down=down)
+        up, down = self._moved()
+        self._session.recorder.progress(self._about, bytes_up=up, bytes_down=down)
         exchange, limits = self._exchange, self._session.limits
         quiet = now - self._last
         if exchange.awaits_continue and quiet >= CONTINUE_SECONDS:
@@ -513,10 +534,12 @@ class HttpConnection:
 
     def _record_close(self, reason: Reason, detail: str, status: int) -> None:
         self._allowed = None
-        down = self._outlet.accepted - self._down_before
-        self._session.recorder.close(
-            self._about, reason, detail, bytes_up=self._upstream.bytes_up, bytes_down=down, status=status
-        )
+        up, down = self._moved()
+        self._session.recorder.close(self._about, reason, detail, bytes_up=up, bytes_down=down, status=status)
+
+    def _moved(self) -> tuple[int, int]:
+        """Bytes of the current request and its response, heads included."""
+        return self._upstream.bytes_up, self._outlet.accepted - self._down_before
 
     def _new_about(self) -> About:
         plane = Plane.HTTP if self._scheme == "http" else Plane.INSPECT

@@ -65,12 +65,13 @@ class Recorder:
         detail = f"would be denied: {would.reason}: {would.detail}" if would else ""
         return self._allow(about, decision.reason, detail)
 
-    def refuse(self, about: About, refusal: Refusal) -> str:
-        """Record input that was refused, or a failure before or after an allow."""
+    def refuse(self, about: About, refusal: Refusal, *, bytes_up: int = 0, bytes_down: int = 0) -> str:
+        """Record input that was refused, or a failure before or after an allow, with what had moved by then."""
         failed = refusal.reason.family is Family.FAILURE
         about.started = about.started or self.now()
         kind = Kind.CLOSE if about.record else Kind.DECISION
-        return self._write(kind, about, Verdict.FAILURE if failed else Verdict.DENY, refusal.reason, refusal.detail)
+        verdict = Verdict.FAILURE if failed else Verdict.DENY
+        return self._write(kind, about, verdict, refusal.reason, refusal.detail, moved=(bytes_up, bytes_down))
 
     def close(  # noqa: PLR0913
         self, about: About, reason: Reason, detail: str, *, bytes_up: int, bytes_down: int, status: int = 0

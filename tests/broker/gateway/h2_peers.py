@@ -203,7 +203,8 @@ class H2Origin:
 
     `/echo` the body as it comes, then trailers if some came · `/only` fields that end the stream, with gRPC's ·
     `/reset/CODE` · `/late-reset/CODE` after some data · `/goaway/LAST` · `/interim/N` · `/big/N` · `/early` answers
-    and resets with NO_ERROR · `/never` nothing · `/odd/FIELD` a malformed response · `/short` less than stated.
+    and resets with NO_ERROR · `/never` nothing · `/odd/FIELD` a malformed response · `/short` less than stated ·
+    `/content/STATUS` content under any status.
     """
 
     def __init__(self, **settings: int) -> None:
@@ -363,6 +364,12 @@ class _Served:
         self.h2.send_headers(stream_id, [(":status", "200"), ("content-length", "9")])
         self.h2.send_data(stream_id, b"ok")
         self.h2.send_headers(stream_id, [("x-trailer", "1")], end_stream=True)
+
+    async def answer_content(self, stream_id: int, _: Seen, status: str) -> None:
+        """Content, whatever the status says of it; hyper-h2 would not send that for some."""
+        self.h2.send_headers(stream_id, [(":status", status)])
+        self.flush()
+        self.writer.write(data(stream_id, b"forged", end=True).serialize())
 
     async def send(self, stream_id: int, piece: bytes) -> None:
         while piece:

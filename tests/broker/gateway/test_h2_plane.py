@@ -34,7 +34,7 @@ hosts = ["public4.example"]
 ports = [443]
 methods = ["GET", "POST"]
 paths = ["/echo", "/echo/**", "/only", "/reset/*", "/late-reset/*", "/goaway/*", "/interim/*", "/big/*", "/early",
-  "/never", "/stall", "/odd/*", "/short"]
+  "/never", "/stall", "/odd/*", "/short", "/content/*"]
 
 [[rule]]
 name = "other"
@@ -141,7 +141,10 @@ async def test_bodies_and_trailers_are_exact_both_ways(world: World) -> None:
         assert answered.headers[1:] == [{"x-sum": "1", "grpc-status": "0"}]
         assert origin.requests[0].trailers == [("x-sum", "1"), ("grpc-status", "0")]
         (close,) = [one for one in world.records("close") if one.get("status")]
-        assert (close["bytes_up"], close["bytes_down"], close["status"]) == (len(body), len(body), 200)
+        seen = origin.requests[0]
+        up = sum(len(name) + len(value) for name, value in (*seen.headers, *seen.trailers))
+        down = sum(len(name) + len(value) for fields in answered.headers for name, value in fields.items())
+        assert (close["bytes_up"], close["bytes_down"]) == (len(body) + up, len(body) + down)
 
 
 def _granted(client: Client) -> int:
@@ -230,6 +233,32 @@ async def test_a_message_of_another_length_than_stated_never_looks_whole(world: 
         assert (answered.ended, answered.reset is None) == (False, False)
         reasons = [close["reason"] for close in world.records("close")]
         assert reasons == ["bad_framing", "finished", "upstream_protocol"]
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", "204"), ("GET", "304"), ("HEAD", "200"), ("HEAD", "404")])
+@in_world
+async def test_no_content_comes_where_there_can_be_none(world: World, *, method: str, status: str) -> None:
+    origin = H2Origin()
+    async with world.broker(RULES, inspect=True), world.origin(origin.serve, port=443, tls=world.server_context("h2")):
+        answered = await world.inside(ask, world, request(f"/content/{status}", method=method))
+        assert (answered.body, answered.ended, answered.reset) == (b"", False, 2)
+        (close,) = world.records("close")
+        assert (close["reason"], close["verdict"]) == ("upstream_protocol", "failure")
+
+
+@in_world
+async def test_a_stream_that_we_reset_is_not_put_on_record_as_the_peers_doing(world: World) -> None:
+    origin = H2Origin()
+
+    def overflow(client: Client) -> Answered:
+        client.raw(client.headers(1, request("/stall")), window(1, 2**31 - 1), window(1, 2**31 - 1))
+        return client.wait(1)
+
+    async with world.broker(RULES, inspect=True), world.origin(origin.serve, port=443, tls=world.server_context("h2")):
+        client = await world.inside(begin, world)
+        assert (await world.inside(overflow, client)).reset == 3
+        (close,) = world.records("close")
+        assert (close["reason"], close["detail"]) == ("bad_framing", "HTTP/2: FLOW_CONTROL_ERROR")
 
 
 @in_world
