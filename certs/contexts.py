@@ -35,16 +35,21 @@ _OPTIONS = (
 type _Key = tuple[str, tuple[str, ...], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Entry:
     context: ssl.SSLContext
     start: datetime
     renew: datetime
+    uses: int = 0  # since its sessions were counted, and those that there were then
 
     def serves(self, now: datetime) -> bool:
-        # `ssl` cannot turn OpenSSL's cache of TLS 1.2 sessions off, and it holds 20,000 of them for each context: a
-        # client that only shakes hands would fill memory. A fresh context has an empty one.
-        return self.start <= now < self.renew and self.context.session_stats()["number"] < _MOST_SESSIONS
+        """Whether it is good for one more connection, which is counted."""
+        self.uses += 1
+        if self.uses > _MOST_SESSIONS:
+            # `ssl` cannot turn OpenSSL's cache of TLS 1.2 sessions off, and it holds 20,000 of them for each context: a
+            # client that only shakes hands would fill memory. A fresh context has an empty one.
+            self.uses = self.context.session_stats()["number"] + 1
+        return self.start <= now < self.renew and self.uses <= _MOST_SESSIONS
 
 
 class LeafCache:

@@ -14,9 +14,9 @@ from broker.gateway.session import Session, format_wanted
 from broker.gateway.streams import PlainStream, Stream
 from broker.gateway.tls import TlsConnection
 from broker.policy.authority import Authority
-from broker.policy.decide import Allowed, Denied, Facts, Scheme, Stage, Verdict
+from broker.policy.decide import Allowed, Denied, Facts, Stage, Verdict
 from broker.policy.reasons import Reason, Refusal
-from broker.wire.http1.rewrite import DEFAULT_PORTS
+from broker.wire.http1.rewrite import DEFAULT_PORTS, Scheme
 from broker.wire.sniff import Protocol, sniff
 
 DNS_PORT, PROXY_PORT = 53, 3128
@@ -106,7 +106,7 @@ def _asked(session: Session, host: str, port: int) -> Authority:
 class Captured:
     """A connection whose protocol is not known yet. `asked`: the name that the address was given to, or the address."""
 
-    __slots__ = ("_asked", "_seen", "_session", "_sock", "_wanted", "deadline")
+    __slots__ = ("_asked", "_patient", "_seen", "_session", "_sock", "_wanted", "deadline")
 
     def __init__(self, session: Session, sock: socket.socket, asked: Authority, wanted: str) -> None:
         self._session = session
@@ -114,6 +114,7 @@ class Captured:
         self._asked = asked
         self._wanted = wanted
         self._seen = 0  # events that whoever serves the connection is not told of again
+        self._patient = False
         self.deadline = 0.0
 
     def start(self) -> None:
@@ -151,13 +152,17 @@ class Captured:
         if self.deadline:
             return
         reactor = self._session.reactor
-        hopeful = isinstance(self._decide("https"), Allowed) or isinstance(self._decide("http"), Allowed)
-        self.deadline = reactor.now + (self._session.limits.silent_seconds if hopeful else HOPELESS_SECONDS)
+        self.deadline = reactor.now + min(HOPELESS_SECONDS, self._session.limits.silent_seconds)
         reactor.watch(self)
         self._session.remember(self)
 
     def on_deadline(self, _events: int) -> None:
         """The client is silent. Where servers speak first that is its right, but nobody answers here."""
+        more = self._session.limits.silent_seconds - HOPELESS_SECONDS
+        if more > 0 and not self._patient and self._is_hopeful():
+            self._patient = True
+            self.deadline += more
+            return
         self._refuse(Refusal(Reason.CLIENT_SILENT, "nothing that tells the protocol was sent"))
 
     def abort(self, reason: Reason, detail: str = "") -> None:
@@ -167,8 +172,14 @@ class Captured:
     def judge_again(self) -> None:
         """Nothing was allowed yet."""
 
-    def _decide(self, scheme: Scheme) -> Verdict:
-        return self._session.decide(Facts(stage=Stage.CONNECTION, scheme=scheme, authority=self._asked))
+    def _is_hopeful(self) -> bool:
+        """Whether there is something to wait for: some rule allows this authority."""
+        session = self._session
+        schemes: tuple[Scheme, ...] = ("https", "http")
+        return any(isinstance(session.asking(scheme, self._asked).connection(), Allowed) for scheme in schemes)
+
+    def _decide(self) -> Verdict:
+        return self._session.decide(Facts(stage=Stage.CONNECTION, scheme="tcp", authority=self._asked))
 
     def _serve(self, protocol: Protocol, first: bytes) -> None:
         match protocol:
@@ -198,7 +209,7 @@ class Captured:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._leave()
-        verdict = self._decide("tcp")
+        verdict = self._decide()
         # What the policy says about the destination tells more than what the client did not say.
         if isinstance(verdict, Denied) and verdict.reason is not Reason.UNKNOWN_PROTOCOL:
             self._session.recorder.decide(self._about(), verdict)
@@ -209,7 +220,7 @@ class Captured:
 
     def _gone(self, detail: str) -> None:
         """The client left without a word: the attempt is on record all the same."""
-        verdict = self._decide("tcp")
+        verdict = self._decide()
         if isinstance(verdict, Allowed) or verdict.reason is Reason.UNKNOWN_PROTOCOL:
             self._leave()
             self._session.recorder.close(self._about(), Reason.CLIENT_CLOSED, detail, bytes_up=0, bytes_down=0)

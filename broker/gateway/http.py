@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import assert_never
 
 from broker.audit.records import Plane
-from broker.gateway.asking import Asking
 from broker.gateway.http_upstream import UpstreamSide
 from broker.gateway.lingering import Lingering
 from broker.gateway.metering import metered
@@ -20,7 +19,7 @@ from broker.gateway.session import Session
 from broker.gateway.streams import Outlet, Stream
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
-from broker.policy.decide import Allowed, Denied, Facts, Stage
+from broker.policy.decide import Allowed, Denied
 from broker.policy.grants import Spend
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.wire.http1 import events as on
@@ -65,8 +64,8 @@ class HttpConnection:
         self._scheme: Scheme = scheme
         self._take_over = take_over
         self._refused = refused
-        self._asking = Asking(session, scheme, asked)
-        self._exchange = Exchange(session.http_limits, allow_connect=asked is None)
+        self._asking = asking = session.asking(scheme, asked)
+        self._exchange = Exchange(session.http_limits, allow_connect=asked is None, remembered=asking.remembered)
         self._upstream = UpstreamSide(
             session, scheme, on_event=self.on_upstream, reached=self._reached, failed=self._failed
         )
@@ -492,8 +491,7 @@ class HttpConnection:
         if self._about.record or self._asked is None:
             return
         self._about.authority = str(self._asked)
-        facts = Facts(stage=Stage.CONNECTION, scheme=self._scheme, authority=self._asked)
-        verdict = self._refused or self._session.decide(facts)
+        verdict = self._refused or self._asking.connection()
         if isinstance(verdict, Denied):
             self._session.settle(self._about, verdict)
         else:

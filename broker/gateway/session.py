@@ -8,6 +8,7 @@ from typing import Protocol
 
 from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Plane
+from broker.gateway.asking import Asking
 from broker.gateway.dial import Dialler
 from broker.gateway.inspector import Inspector
 from broker.gateway.metering import Meter
@@ -24,10 +25,13 @@ from broker.policy.names import HostName, classify_name
 from broker.policy.reasons import Reason, Refusal
 from broker.policy.rules import Action, Policy
 from broker.wire.http1.limits import Limits as HttpLimits
+from broker.wire.http1.rewrite import Scheme
+from broker.wire.recent_hellos import RecentHellos
 from broker.wire.synthetic import SyntheticZone
 
 ACCEPTS_A_TURN = 128
 RETRY_ACCEPT = 0.05
+AUTHORITIES = 128  # what was asked of so many is remembered
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -78,7 +82,9 @@ class Session:
     upstreams: Upstreams = field(init=False)
     http_limits: HttpLimits = field(init=False)  # for the connections and streams that begin from now on
     asked: dict[tuple[str, int], Authority] = field(default_factory=dict)
+    hellos: RecentHellos = field(default_factory=RecentHellos)
     queries: int = 0
+    _askings: dict[tuple[Scheme, Authority | None], Asking] = field(default_factory=dict)
     _connections: set[Connection] = field(default_factory=set)
     _names: list[DatagramNames] = field(default_factory=list)
     _open: bool = False
@@ -138,6 +144,15 @@ class Session:
         """The verdict under this session's policy and grant, now."""
         return decide(facts, self.policy, self.grant, self.clock())
 
+    def asking(self, scheme: Scheme, asked: Authority | None) -> Asking:
+        """What this session asks of an authority, which all its connections to it share."""
+        known = self._askings.get((scheme, asked))
+        if known is None:
+            if len(self._askings) >= AUTHORITIES:
+                self._askings.clear()
+            known = self._askings[scheme, asked] = Asking(self, scheme, asked)
+        return known
+
     def settle(self, about: About, verdict: Verdict, *spend: Spend) -> Verdict:
         """Spend what an allow costs of the grant, and put the verdict on record.
 
@@ -168,6 +183,7 @@ class Session:
         """Judge what is open under another policy, and everything from now on."""
         self.policy = policy
         self.http_limits = _http_limits(policy.limits)
+        self._askings.clear()  # what they remember holds under the limits of before
         self.dialler.limits = policy.limits
         self.recorder.policy = policy.version
         for connection in tuple(self._connections):

@@ -19,7 +19,7 @@ from broker.policy.decide import Allowed, Denied, Facts, Stage
 from broker.policy.grants import Spend
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.policy.rules import TlsMode
-from broker.wire.client_hello import ClientHello, parse_client_hello
+from broker.wire.client_hello import ClientHello
 from broker.wire.records import bytes_missing
 
 PEEK_BYTES = 64 * 1024
@@ -139,14 +139,14 @@ class TlsConnection:
         if len(self._first) < self._enough:
             return None
         limit = self._session.limits.client_hello_bytes
-        hello = parse_client_hello(self._first, limit=limit)
+        hello = self._session.hellos.parse(self._first, limit=limit)
         if hello is None:
             # Parsing again after each of many tiny records would cost the square of their number.
             self._enough = len(self._first) + bytes_missing(self._first, limit=limit)
         return hello
 
     def _judge(self, hello: ClientHello) -> None:
-        verdict = self._session.decide(self._facts())
+        verdict = self._session.asking("https", self._asked).connection()
         mismatch = _disagreement(self._asked, hello)
         # The policy's own "no" is the more useful answer where both apply.
         if isinstance(verdict, Allowed) and mismatch is not None:

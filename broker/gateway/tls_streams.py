@@ -20,12 +20,14 @@ JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
 class TlsStream:
     """An established TLS connection. See `streams.Stream`."""
 
-    __slots__ = ("_read", "sock")
+    __slots__ = ("_read", "_write", "sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self.sock = sock
-        # What `recv_into` comes to, without its detours; the stubs know no buffer here, `ssl` documents it.
-        self._read: Callable[[int, memoryview], int] = sock.read  # type: ignore[assignment]
+        # What `recv_into` and `send` come to, without their detours, two of them for every request.
+        state = sock._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
+        self._read: Callable[[int, memoryview], int] = state.read
+        self._write: Callable[[Piece], int] = state.write
 
     @property
     def joinable(self) -> "JoinableTls":
@@ -59,7 +61,7 @@ class TlsStream:
         if len(pieces) > 1 and sum(map(len, pieces)) <= JOIN:
             first = b"".join(pieces)
         try:
-            count = self.sock.write(first)
+            count = self._write(first)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
         return count if count == len(first) else self._write_on(memoryview(first), count)
@@ -68,7 +70,7 @@ class TlsStream:
         """One write of `ssl` is at most one record: go on with the others."""
         with contextlib.suppress(OSError):  # it would wait, or is broken: what was taken is told, and the rest says so
             while count < len(data):
-                count += self.sock.write(data[count:])
+                count += self._write(data[count:])
         return count
 
     def end(self) -> None:

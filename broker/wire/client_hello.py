@@ -23,10 +23,10 @@ TLS13 = 0x0304
 
 _SERVER_NAME = 0  # RFC 6066 §3
 _ALPN = 16  # RFC 7301
-_PRE_SHARED_KEY = 41
+PRE_SHARED_KEY = 41
 _EARLY_DATA = 42
 _SUPPORTED_VERSIONS = 43  # RFC 8446 §4.2.1
-_KEY_SHARE = 51  # RFC 8446 §4.2.8
+KEY_SHARE = 51  # RFC 8446 §4.2.8
 _X25519 = 29
 _ECH = 0xFE0D  # RFC 9849
 _ENCRYPTED_SNI = 0xFFCE  # its forerunner
@@ -77,7 +77,7 @@ def parse_client_hello(data: Buffer, *, limit: int = LIMIT) -> ClientHello | Non
         versions=versions,
         ech=_ECH in extensions or _ENCRYPTED_SNI in extensions,
         early_data=early_data is not None,
-        x25519=_has_share(extensions.get(_KEY_SHARE, b""), _X25519),
+        x25519=_has_share(extensions.get(KEY_SHARE, b""), _X25519),
         length=length,
     )
 
@@ -119,7 +119,7 @@ def _parse_extensions(message: bytes, at: int) -> dict[int, bytes]:
         found[kind] = message[body:at]
     if at != end:
         _malformed("the last extension does not end with its block")
-    if _PRE_SHARED_KEY in found and kind != _PRE_SHARED_KEY:  # RFC 8446 §4.2.11
+    if PRE_SHARED_KEY in found and kind != PRE_SHARED_KEY:  # RFC 8446 §4.2.11
         _malformed("pre_shared_key is not the last extension")
     return found
 

@@ -31,7 +31,8 @@ from broker.wire.http1.faults import CLIENT
 from broker.wire.http1.framing import BodyReader, reader_for
 from broker.wire.http1.heads import RequestHead, parse_request_head
 from broker.wire.http1.limits import DEFAULT_LIMITS, Limits
-from broker.wire.http1.relay import CONTINUE, LastResponse, ResponseRelay
+from broker.wire.http1.relay import CONTINUE, ResponseRelay
+from broker.wire.http1.remembered import Remembered
 from broker.wire.http1.rewrite import Scheme, format_request_fields, format_request_line
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -54,9 +55,14 @@ _RELAYING = (At.BODY, At.SENT)
 
 
 class Exchange:
-    """See the module. The events of one call are carried out, in order, before the next call."""
+    """See the module. The events of one call are carried out, in order, before the next call.
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, *, allow_connect: bool = False) -> None:
+    `remembered`: shared by exchanges with the same limits and the same leave to CONNECT, of one session only.
+    """
+
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, *, allow_connect: bool = False, remembered: Remembered | None = None
+    ) -> None:
         self._limits = limits
         self._allow_connect = allow_connect
         self._client_closed = False
@@ -64,10 +70,7 @@ class Exchange:
         """Where the current request is."""
         self._waiting = b""  # an incomplete head, or octets of the client behind the message in work
         self._request: RequestHead | None = None
-        # What was read and written last: the same octets under the same circumstances come to the same again.
-        self._last_request: RequestHead | None = None
-        self._last_fields: tuple[RequestHead, Scheme, Authority, bool, bytes] | None = None
-        self._last_response = LastResponse()
+        self._remembered = Remembered() if remembered is None else remembered
         self._body: BodyReader | None = None
         self._relay: ResponseRelay | None = None
         self._keep_upstream = True
@@ -132,10 +135,10 @@ class Exchange:
         out = format_request_line(head, path) + (
             format_request_fields(head, scheme=scheme, authority=authority, keep_alive=keep_upstream, websocket=True)
             if websocket
-            else self._fields(head, scheme, authority, keep_upstream)
+            else self._remembered.request_fields(head, scheme, authority, keep_alive=keep_upstream)
         )
         self._keep_upstream = keep_upstream
-        self._relay = ResponseRelay(head, self._limits, websocket=websocket, last=self._last_response)
+        self._relay = ResponseRelay(head, self._limits, websocket=websocket, last=self._remembered.response)
         body = reader_for(head.body, self._limits, CLIENT)
         if body is None or body.done:
             self.at = At.SENT
@@ -225,17 +228,6 @@ class Exchange:
             raise RuntimeError("no request awaits a verdict")
         return self._request
 
-    def _fields(self, head: RequestHead, scheme: Scheme, authority: Authority, keep_alive: bool) -> bytes:
-        """The fields to send, without an upgrade: those written last, where the head was read like that one."""
-        last = self._last_fields
-        if last is not None:
-            like, of_scheme, of_authority, kept, octets = last
-            if of_authority is authority and of_scheme == scheme and kept is keep_alive and head.is_read_as(like):
-                return octets
-        octets = format_request_fields(head, scheme=scheme, authority=authority, keep_alive=keep_alive)
-        self._last_fields = head, scheme, authority, keep_alive, octets
-        return octets
-
     def _is_middle_of_line(self, seen: int) -> bool:
         """Whether octets behind the first `seen` only make a long line longer: a head sent in small pieces is cheap."""
         if seen < _SHORT or self._waiting.find(b"\n", seen) >= 0:
@@ -246,7 +238,7 @@ class Exchange:
     def _next_request(self) -> list[Event]:
         try:
             head = parse_request_head(
-                self._waiting, self._limits, allow_connect=self._allow_connect, like=self._last_request
+                self._waiting, self._limits, allow_connect=self._allow_connect, like=self._remembered.request
             )
         except Refusal as refusal:
             self.at = At.OVER
@@ -254,7 +246,7 @@ class Exchange:
         if head is None:
             return []
         self._waiting = self._waiting[head.length :]
-        self._request = self._last_request = head
+        self._request = self._remembered.request = head
         self.at = At.JUDGED
         return [Judge(head)]
 

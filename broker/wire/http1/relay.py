@@ -8,45 +8,13 @@ from broker.policy.reasons import Refusal
 from broker.wire.http1.bodies import UNTIL_CLOSE, Chunked, UntilClose
 from broker.wire.http1.faults import UPSTREAM
 from broker.wire.http1.framing import BodyReader, Piece, reader_for
-from broker.wire.http1.heads import HTTP_11, RequestHead, ResponseHead, Version, parse_response_head
+from broker.wire.http1.heads import HTTP_11, RequestHead, ResponseHead
 from broker.wire.http1.limits import Limits
+from broker.wire.http1.remembered import LastResponse
 from broker.wire.http1.rewrite import format_response_head, relayed_body
 from broker.wire.http1.websocket import is_answered
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class LastResponse:
-    """The last final head of a client's connection as it was read, and as it was written: many are the same again."""
-
-    __slots__ = ("_client", "_keep_alive", "_method", "_octets", "_written", "head")
-
-    def __init__(self) -> None:
-        self.head: ResponseHead | None = None
-        self._method = ""
-        self._octets = b""
-        self._client = HTTP_11
-        self._keep_alive = False
-        self._written = b""
-
-    def read(self, window: bytes, method: str, limits: Limits) -> ResponseHead | None:
-        """`parse_response_head`, by comparison where possible; the limits must be the same each time."""
-        known = self.head
-        if known is not None and method == self._method and window.startswith(self._octets):
-            return known
-        head = parse_response_head(window, method, limits)
-        if head is not None and head.status >= 200:
-            self.head, self._method, self._octets, self._written = head, method, window[: head.length], b""
-        return head
-
-    def write(self, head: ResponseHead, *, client: Version, keep_alive: bool) -> bytes:
-        """`format_response_head` of what `read` returned last."""
-        if self._written and head is self.head and client is self._client and keep_alive is self._keep_alive:
-            return self._written
-        written = format_response_head(head, client=client, keep_alive=keep_alive)
-        if head is self.head:
-            self._client, self._keep_alive, self._written = client, keep_alive, written
-        return written
 
 
 class ResponseRelay:

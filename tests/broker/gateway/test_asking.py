@@ -1,4 +1,4 @@
-"""A request like the last of its connection gets the verdict that it would get alone, whatever changed meanwhile."""
+"""What is asked again gets the verdict that it would get alone, whatever changed meanwhile."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -87,6 +87,32 @@ def test_it_is_judged_again_when_something_has_changed(change: Callable[[Rights]
     assert isinstance(asking.verdict(asking.question(head).facts), Allowed)
     change(rights)
     denied = asking.verdict(asking.question(head).facts)
+    assert isinstance(denied, Denied)
+    assert denied.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (change_policy, Reason.HOST_NOT_ALLOWED),
+        (switch_off, Reason.EGRESS_OFF),
+        (expire, Reason.GRANT_EXPIRED),
+        (give_another_grant, Reason.HOST_NOT_ALLOWED),
+    ],
+)
+def test_a_connection_is_judged_once_and_again_when_something_has_changed(
+    change: Callable[[Rights], None], reason: Reason
+) -> None:
+    rights = Rights(grant=GRANT)
+    asking = Asking(rights, "https", API)
+    first = asking.connection()
+    assert isinstance(first, Allowed)
+    # Requests in between are another question, with an answer of their own.
+    assert isinstance(asking.verdict(asking.question(head_of("/v2/a")).facts), Denied)
+    assert asking.connection() is first
+    assert rights.asked == 2
+    change(rights)
+    denied = asking.connection()
     assert isinstance(denied, Denied)
     assert denied.reason is reason
 
