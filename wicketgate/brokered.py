@@ -31,6 +31,7 @@ from netns import handoff, kernel
 from sandbox.errors import Code, LaunchError
 from wicketgate.identity import Identity
 from wicketgate.speech import say
+from wicketgate.start import settle_memory
 
 if TYPE_CHECKING:
     from netns.bridge import Bridge
@@ -151,6 +152,7 @@ def _be_broker(connection: socket.socket, identity: Identity, settings: Settings
         kernel.die_with_parent()
         if select.select([parent], [], [], 0)[0]:
             os._exit(1)
+        settle_memory()
         serve_one(connection, settings)
         status = 0
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened

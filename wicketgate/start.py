@@ -4,6 +4,7 @@ After `Start.dropped` nothing may be imported: the serving user may not be able 
 """
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -138,11 +139,18 @@ class Start:
                     raise
                 raise with_last_words(error, capture.errors) from error
             keeper = None if ground.keeper is None else ground.keeper.pid
+            settle_memory()
             watched = {**(drains or {}), **(capture.drains() if capture is not None else {})}
             ending = supervise(built.launched, timeout=spec.timeout, broker=broker, keeper=keeper, drains=watched)
             for finding in built.settle():
                 say(f"{finding.path} was {finding.done}")
         return ending, capture.result() if capture is not None else None
+
+
+def settle_memory() -> None:
+    """Take what is loaded for what stays, and look for garbage from here on (`wicketgate.__main__` stopped that)."""
+    gc.freeze()
+    gc.enable()
 
 
 def workspace_state(identity: Identity) -> Path:

@@ -13,7 +13,6 @@ from broker.policy.limits import Limits
 from broker.policy.problems import Mistake, PolicyError, Problem, quote
 from broker.policy.reasons import Refusal
 from broker.policy.rules import Policy, Rule, TlsMode
-from broker.policy.schema import parse_opened
 
 _BOTH = frozenset({443, 80})
 _SPLIT = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(.*))?", re.DOTALL)
@@ -36,7 +35,7 @@ def policy_from_allows(
     networks: list[Network] = []
     for item in private:
         try:
-            networks.append(parse_opened(item) if isinstance(item, str) else item)
+            networks.append(_parse_opened(item) if isinstance(item, str) else item)
         except Mistake as mistake:
             problems.append(mistake.at(f"--private {item}"))
     rules: dict[str, Rule] = {}
@@ -61,6 +60,12 @@ def policy_from_allows(
     made = tuple(rules.values())
     version = hashlib.sha256(repr(made).encode()).hexdigest()[:12]
     return Policy(version=version, enabled=True, rules=made, limits=limits or Limits())
+
+
+def _parse_opened(text: str) -> Network:
+    from broker.policy.schema import parse_opened  # noqa: PLC0415  with the parser of policy files: 8 ms
+
+    return parse_opened(text)
 
 
 def parse_allow(text: str) -> tuple[HostPattern, frozenset[int]]:

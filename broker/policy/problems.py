@@ -3,7 +3,6 @@
 These are the operator's mistakes, never the sandbox's (those are `Refusal`). Holds values only: reads no file.
 """
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, time
@@ -87,5 +86,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     match = folded.get(word.casefold().replace("-", "_").strip())
     if match is not None:
         return match
+    import difflib  # noqa: PLC0415  1.4 ms, for mistakes only
+
     near = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return folded[near[0]] if near else None

@@ -7,10 +7,10 @@ is fetched.
 
 import re
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import idna
-from publicsuffixlist import PublicSuffixList
+import publicsuffixlist
 
 _PRIVATE_SECTION = "===BEGIN PRIVATE DOMAINS==="
 _END = "// ===END PRIVATE DOMAINS==="
@@ -106,11 +106,11 @@ def _unicode(name: str) -> str:
 
 
 @cache
-def _suffixes() -> PublicSuffixList:
-    return PublicSuffixList(_text())
+def _suffixes() -> publicsuffixlist.PublicSuffixList:
+    return publicsuffixlist.PublicSuffixList(_text())
 
 
 @cache
 def _text() -> str:
-    listed = files("publicsuffixlist").joinpath("public_suffix_list.dat").read_text(encoding="utf-8")
+    listed = Path(publicsuffixlist.__file__).with_name("public_suffix_list.dat").read_text(encoding="utf-8")
     return listed.replace(_END, _UNLISTED + _END)

@@ -130,3 +130,15 @@ def modules_loaded_by(told: list[str]) -> set[str]:
     command = [sys.executable, "-X", "importtime", *told]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_both_processes_of_a_run_collect_garbage_once_all_is_loaded() -> None:
+    program = (
+        "import gc, os, sys; leave = os._exit\n"
+        "def tell(code): os.write(2, b'collects %d\\n' % gc.isenabled()); leave(code)\n"
+        "os._exit = tell; from wicketgate.__main__ import main; main()"
+    )
+    told = [sys.executable, "-c", program, "run", "--allow", "origin.example", "--", "true"]
+    done = subprocess.run(told, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert done.stderr.count(b"collects 1\n") == 2
+    assert b"collects 0\n" not in done.stderr
