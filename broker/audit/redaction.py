@@ -6,6 +6,7 @@ touch hosts, session, call and grant ids: they are what a reader searches for.
 """
 
 import re
+import string
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -47,7 +48,11 @@ _CREDENTIAL_NAME: Final = re.compile(
        |invites?|invitations?|unsubscribe)$""",
     re.VERBOSE | re.IGNORECASE,
 )
+_NO_STEP: Final = ("", ".")
+_SIGNS: Final = string.punctuation + string.whitespace + "\0"
+_PLAIN_NAME: Final = re.compile(r"[a-z0-9_.[\]-]{0,24}", re.ASCII)
 _PLAIN_WORD: Final = re.compile(r"[a-z]{1,15}|v\d{1,2}|[\w-]{1,24}\.[a-z]{2,5}", re.ASCII)
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:/+", re.ASCII | re.IGNORECASE)
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#\s]*@")
 # Without the slashes, which proxies fold and people forget; a scope (`/@org/x`), an address of mail and a version
 # (`/x@v1`) have no colon before the sign.
@@ -70,6 +75,8 @@ _SUSPECT_TEXT: Final = re.compile(r"[=@?:]|[\w.-]{16}|(?i:bearer|basic|digest|to
 
 def redact_target(target: str) -> str:
     """Return a request target (RFC 9112 §3.2, any form) fit for the log: path kept, query values and secrets hidden."""
+    if target[:1] != "/" and "@" in target:
+        target = _hide_userinfo(target)
     if "#" not in target and len(target) <= _SHORT:
         path, mark, query = target.partition("?")
         return _redact_short_path(path) + mark + _redact_query(query) if mark else _redact_short_path(path)
@@ -106,6 +113,15 @@ def _bound(target: str) -> str:
     return cut[: max(cut.rfind(separator) for separator in "/?&;") + 1] + HIDDEN
 
 
+def _hide_userinfo(target: str) -> str:
+    """In a target that begins with an authority, or is one, however its scheme is spelled (RFC 9112 §3.2.2, §3.2.3)."""
+    begin = _SCHEME.match(target)
+    start = begin.end() if begin else 0
+    end = min(f"{target}{sign}".find(sign, start) for sign in ("/?#" if begin else "?#"))
+    userinfo, sign, host = target[start:end].rpartition("@")
+    return f"{target[:start]}{HIDDEN}@{host}{target[end:]}" if sign and userinfo else target
+
+
 def _redact_query(query: str) -> str:
     """Keep the names only. A part without `=` is a value: nothing says that it is a name."""
     if ";" not in query:
@@ -118,7 +134,14 @@ def _redact_parameter(part: str) -> str:
     name, sign, value = part.partition("=")
     if not sign:
         return HIDDEN if name else ""
+    if value.strip("=") == "" and _looks_padded(name, len(value) + 1):
+        return HIDDEN
     return f"{_redact_name(name)}={HIDDEN if value else ''}"
+
+
+def _looks_padded(text: str, padding: int) -> bool:
+    """Whether this could be base64 with its padding (RFC 4648 §4), and so a value instead of a name without one."""
+    return (len(text) + padding) % 4 == 0 and (padding == 2 or not _PLAIN_NAME.fullmatch(text))
 
 
 def _redact_path(path: str) -> str:
@@ -129,11 +152,18 @@ def _redact_path(path: str) -> str:
     segments: list[str] = []
     after_credential = False
     for segment in path.split("/"):
-        name = unquote(segment)
-        hide = after_credential and segment != "" and not _PLAIN_WORD.fullmatch(segment)
+        if unquote(segment) in _NO_STEP:  # for a server that folds them, what follows is the next segment
+            segments.append(segment)
+            continue
+        hide = after_credential and not _PLAIN_WORD.fullmatch(segment)
         segments.append(HIDDEN if hide else _redact_segment(segment))
-        after_credential = bool(_CREDENTIAL_NAME.search(name))
+        after_credential = _names_credential(segment)
     return "/".join(segments)
+
+
+def _names_credential(text: str) -> bool:
+    """Whether this is a name of something secret, with whatever signs around it."""
+    return _CREDENTIAL_NAME.search(unquote(text).strip(_SIGNS)) is not None
 
 
 _redact_short_path = lru_cache(maxsize=1024)(_redact_path)
@@ -153,7 +183,7 @@ def _redact_assignment(text: str) -> str:
         return "".join(part if part in "&," else _redact_assignment(part) for part in re.split(r"([&,])", text))
     for sign in ("=", ":"):
         name, found, value = text.partition(sign)
-        if found and value and _CREDENTIAL_NAME.search(unquote(name)):
+        if found and value and _names_credential(name):
             return f"{name}{sign}{HIDDEN}"
     return _redact_word(text)
 
