@@ -5,6 +5,7 @@ Look before a user namespace is entered: inside one, root-owned files look owned
 
 import contextlib
 import os
+import resource
 import stat
 import sys
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ SHARED = (
     "/etc/protocols",
     "/etc/services",
 )
-# The caller's keys have no namespace: any process of the same user sees their descriptions (keyrings(7)).
 # What full access covers, where it is there and no link: a mount on a link would land where the link leads.
 COVERED = (
     *(
@@ -36,6 +36,12 @@ COVERED = (
     ),
     *("/etc/ssl", "/etc/pki", "/etc/ca-certificates"),
 )
+# What is raised as far as may be must suffice (1: the hard limit), and what is not, as it is (0).
+NEEDED = (
+    (resource.RLIMIT_NOFILE, 1, 64, "open files", "-n"),
+    (resource.RLIMIT_FSIZE, 0, 1 << 20, "bytes in a file", "-f"),
+)
+# The caller's keys have no namespace: any process of the same user sees their descriptions (keyrings(7)).
 HIDDEN = ("/proc/keys", "/proc/key-users")
 SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs", "chromium.d")
 
@@ -59,8 +65,18 @@ def look_at_host(bwrap: Path = BWRAP) -> Host:
         raise LaunchError(
             Code.NOT_LINUX, f"Wicketgate runs on Linux only, not on {sys.platform}.", "Run it on a Linux host."
         )
+    _check_room()
     seccomp, fd = read_filter(os.uname().machine), _open_trusted(bwrap)
     return Host(seccomp=seccomp, bwrap_fd=fd, layout=_read_layout(), trusted=_fingerprint(fd))
+
+
+def _check_room() -> None:
+    """Refuse limits (getrlimit(2)) with which a start would fail somewhere in its middle."""
+    for number, index, least, what, option in NEEDED:
+        limit = resource.getrlimit(number)[index]
+        if limit != resource.RLIM_INFINITY and limit < least:
+            cause = f"This process may have no more than {limit} {what}, and a sandbox takes {least}."
+            raise LaunchError(Code.SANDBOX_FAILED, cause, f"Raise the limit: `ulimit {option}`, or the unit's.")
 
 
 def check_still_trusted(host: Host) -> None:

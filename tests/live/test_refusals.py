@@ -180,3 +180,25 @@ def test_another_system_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(LaunchError, match="Linux only"):
         look_at_host()
+
+
+@pytest.mark.parametrize(("limit", "number"), [("-n", 63), ("-n", 8), ("-f", 0)])
+@pytest.mark.parametrize("words", [("run", "--", "true"), ("doctor",)])
+def test_a_limit_that_no_sandbox_fits_in_is_named_with_its_cure(
+    words: tuple[str, ...], limit: str, number: int
+) -> None:
+    line = f'ulimit {limit} {number}; exec "$0" -m wicketgate "$@"'
+    done = subprocess.run(["sh", "-c", line, sys.executable, *words], capture_output=True, check=False)
+    told = (done.stdout + done.stderr).decode()
+    assert done.returncode == (125 if words[0] == "run" else 78)
+    assert f"no more than {number} " in told
+    assert f"ulimit {limit}" in told
+    assert "Traceback" not in told
+    assert "error of Wicketgate itself" not in told
+
+
+@pytest.mark.parametrize("words", [(), ("--allow", "example.com")])
+def test_the_least_number_of_descriptors_is_enough(words: tuple[str, ...]) -> None:
+    line = 'ulimit -n 64; exec "$0" -m wicketgate run "$@" --json -- true'
+    done = subprocess.run(["sh", "-c", line, sys.executable, *words], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
