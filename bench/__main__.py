@@ -36,7 +36,7 @@ from bench.origins import Origins, start_origins
 from bench.ours import OURS, UNLOGGED
 from bench.peers import DIRECT, PEERS
 from bench.processes import ROOT, cores
-from bench.report import print_goals, print_measure, print_promises, write_document
+from bench.report import keep_curves, print_goals, print_measure, print_promises, write_document
 from bench.results import GOALS, Reached, Row, Table, as_document, judge
 from bench.runner_start import measure_runner_starts
 from bench.sandbox_runtime import SANDBOX_RUNTIME, SANDBOX_RUNTIME_TLS
@@ -55,6 +55,7 @@ OTHER_TITLES: Final = {
     "workers": "inspected kept-alive requests of a broker with workers",
 }
 TITLES: Final = OTHER_TITLES | {measure.key: measure.title for measure in MEASURES}
+CURVES: Final = ("rules", "log", "bridges", "tunnels", "sandboxes")
 OUR_ROWS: Final = frozenset(
     ["wicketgate run", "wicketgate run, with a cable", "100,000 rules", *(goal.ours for goal in GOALS if goal.ours)]
 )
@@ -74,6 +75,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-workers", action="store_true", help="leave out one worker against two")
     parser.add_argument("--no-curves", action="store_true", help="leave out the curves over rules, sandboxes, records")
     parser.add_argument("--records", type=int, nargs="+", default=RECORDS, help=f"sizes of the log ({RECORDS})")
+    parser.add_argument(
+        "--curves",
+        nargs="+",
+        choices=CURVES,
+        metavar="KIND",
+        help=f"only these, kept for the page: {', '.join(CURVES)}",
+    )
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="only churn for so long, and see what grows")
     keys = [measure.key for measure in MEASURES]
     parser.add_argument(
@@ -108,22 +116,39 @@ def compile_modules() -> None:
         compileall.compile_dir(ROOT / package, quiet=2)
 
 
-def measure_curves(origins: Origins, table: Table, console: Console, counts: Sequence[int]) -> list[Curve]:
+def measure_curves(
+    origins: Origins, table: Table, console: Console, counts: Sequence[int], kinds: Sequence[str] = CURVES
+) -> list[Curve]:
     """Scale; the figures that a goal compares go into the table."""
-    console.print("curves: rules, records, bridges, tunnels, sandboxes", style="dim")
-    curves, table["rules"] = measure_rules()
-    curves += measure_log(counts)
+    console.print(f"curves: {', '.join(kinds)}", style="dim")
+    curves: list[Curve] = []
+    if "rules" in kinds:
+        curves, table["rules"] = measure_rules()
+    if "log" in kinds:
+        curves += measure_log(counts)
     live: dict[str, Callable[[], list[Curve]]] = {
         "bridges": partial(measure_sessions, origins),
         "tunnels": partial(measure_tunnels, origins),
         "sandboxes": measure_sandboxes,
     }
     for name, measure in live.items():
+        if name not in kinds:
+            continue
         try:
             curves += measure()
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             console.print(f"{name}: {error}", markup=False)
     return curves
+
+
+def run_curves(options: argparse.Namespace, console: Console) -> None:
+    """A run of curves alone: they take long, and are kept beside the result of everything else."""
+    with tempfile.TemporaryDirectory(prefix="wicketgate-bench-") as place, ExitStack() as started:
+        origins = started.enter_context(start_origins(Path(place), core=cores()[1]))
+        curves = measure_curves(origins, {}, console, options.records, options.curves)
+    print_promises(console, curves)
+    path = keep_curves(RESULTS, curves, about(options, ()))
+    console.print(f"Kept for the page: {path.relative_to(ROOT)}")
 
 
 def measure_more_workers(options: argparse.Namespace, origins: Origins, table: Table, console: Console) -> None:
@@ -221,6 +246,9 @@ def main() -> None:
     wanted = [subject for subject in SUBJECTS if subject.name in options.subjects]
     prepare_namespace()
     compile_modules()
+    if options.curves:
+        run_curves(options, console)
+        return
     curves: list[Curve] = []
     with tempfile.TemporaryDirectory(prefix="wicketgate-bench-") as place, ExitStack() as started:
         directory = Path(place)

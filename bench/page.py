@@ -2,7 +2,8 @@
 
     python -m bench.page [RESULT.json]        writes docs/reference/performance.md and its plots
 
-It measures nothing, so what the page says is what a run has found.
+A soak and curves that were runs of their own (`scripts/bench --soak`, `--curves`) are taken in from beside it. It
+measures nothing, so what the page says is what a run has found.
 """
 
 import json
@@ -17,6 +18,7 @@ from bench.soak import pictures as soak_pictures
 
 LATEST: Final = ROOT / "bench" / "results" / "latest.json"
 SOAK: Final = LATEST.with_name("soak.json")  # of a run of its own
+CURVES: Final = LATEST.with_name("curves.json")  # of runs of their own
 PAGE: Final = ROOT / "docs" / "reference" / "performance.md"
 OURS: Final = "Wicketgate"
 
@@ -81,21 +83,30 @@ def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> I
         yield "\n## Scale\n"
     for key, curve in curves.items():
         yield f"![{curve['title']}]({folder}/curve-{key}.svg)\n"
+        if "about" in curve:
+            yield f"A run of its own: {_machine(curve['about'])}\n"
         yield from _promises(curve)
     if "soak" in document:
         yield from _soak(document["soak"], [name for name in pictures if name.startswith("soak-")], folder)
 
 
 def _about(about: dict[str, Any]) -> Iterator[str]:
-    machine = about["machine"]
-    load = ", ".join(f"{one:.1f}" for one in about["load_after"])
-    yield f"- Machine: {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; Python {about['python']}."
-    yield f"- {about['rounds']} rounds of {about['seconds']:g} s. Load average at the end (1, 5, 15 min): {load}."
+    yield f"- Machine: {_machine(about)}"
+    yield f"- {about['rounds']} rounds of {about['seconds']:g} s."
     told = [f"{name} ({version})" for name, version in about["versions"].items() if version and OURS not in name]
     yield f"- Peers: {'; '.join(told)}."
     missing = [name for name, version in about["versions"].items() if version is None]
     if missing:
         yield f"- Not installed, so not measured: {', '.join(missing)}."
+
+
+def _machine(about: dict[str, Any]) -> str:
+    machine = about["machine"]
+    load = ", ".join(f"{one:.1f}" for one in about["load_after"])
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; Python {about['python']}; "
+        f"load average at the end (1, 5, 15 min) {load}."
+    )
 
 
 def _goals(document: dict[str, Any]) -> Iterator[str]:
@@ -163,6 +174,8 @@ def main() -> None:
     document = json.loads(source.read_text(encoding="utf-8"))
     if SOAK.exists():
         document["soak"] = json.loads(SOAK.read_text(encoding="utf-8"))
+    if CURVES.exists():
+        document["curves"] |= json.loads(CURVES.read_text(encoding="utf-8"))
     for path in write_page(document):
         print(path.relative_to(ROOT))
 

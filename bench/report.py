@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,4 +91,14 @@ def write_document(directory: Path, document: dict[str, Any]) -> Path:
     path = directory / f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}.json"
     path.write_text(text, encoding="utf-8")
     (directory / "latest.json").write_text(text, encoding="utf-8")
+    return path
+
+
+def keep_curves(directory: Path, curves: "Iterable[Curve]", about: dict[str, Any]) -> Path:
+    """Put curves of a run of their own into `curves.json`, in place of earlier ones, with what is known of the run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "curves.json"
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept |= {curve.key: curve.as_document() | {"about": about} for curve in curves}
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

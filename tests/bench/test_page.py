@@ -1,6 +1,8 @@
 """The page and its plots say what the result says, and nothing else."""
 
 import itertools
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -11,6 +13,7 @@ from bench.curves import Curve, measure_log
 from bench.measures import Sample
 from bench.page import write_page
 from bench.plots import bars, format_figure, lines
+from bench.report import keep_curves
 from bench.results import Row, as_document, judge
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -109,3 +112,14 @@ def test_a_curve_rises_with_its_values_and_keeps_inside() -> None:
 )
 def test_three_digits_are_shown(value: float, text: str) -> None:
     assert format_figure(value) == text
+
+
+def test_curves_of_a_run_of_their_own_say_so(tmp_path: Path) -> None:
+    kept = keep_curves(tmp_path, [curve(1, 2, 3)], ABOUT)
+    keep_curves(tmp_path, [replace(curve(4, 5), key="d")], ABOUT | {"python": "3.13.9"})
+    document = as_document({}, {}, ABOUT, [], []) | {"curves": json.loads(kept.read_text())}
+    page, *pictures = write_page(document, tmp_path / "performance.md")
+    assert [picture.name for picture in pictures] == ["curve-c.svg", "curve-d.svg"]
+    text = page.read_text()
+    assert text.count("A run of its own: a processor, 2 cores, Linux 6.1; Python 3.1") == 2
+    assert "Python 3.13.9; load average at the end (1, 5, 15 min) 0.5, 0.2, 0.1." in text
