@@ -19,7 +19,9 @@ from hyperframe.frame import Frame, GoAwayFrame
 from broker.gateway.lingering import Lingering
 from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT, Reactor
 from broker.gateway.streams import Outlet, Stream
+from broker.wire.http2.portions import Portions
 
+PREFACE = 24  # octets that a client says first (RFC 9113 §3.4)
 CONCURRENT_STREAMS = 100
 WINDOW = 256 * 1024
 CONNECTION_WINDOW = 1 << 20
@@ -76,6 +78,7 @@ class Frames:
         self._drained = drained
         self._open = True
         self._is_deaf = False  # it takes nothing more
+        self._portions = Portions(0 if client_side else PREFACE)
         self._credit = float(CREDIT)
         self._credited = reactor.now
         # Malformed field lists are ours to judge: a stream is refused for them, not its whole connection.
@@ -185,16 +188,17 @@ class Frames:
                 return
 
     def _take(self, data: bytes) -> None:
-        try:
-            events = self.h2.receive_data(data)
-        except h2.exceptions.ProtocolError as error:
-            self._violate(error.error_code, type(error).__name__)
-            return
-        for event in events:
-            if not self._open:
+        for portion in self._portions.of(data):
+            try:
+                events = self.h2.receive_data(portion)
+            except h2.exceptions.ProtocolError as error:
+                self._violate(error.error_code, type(error).__name__)
                 return
-            self._handle(event)
-        self.flush()
+            for event in events:
+                if not self._open:
+                    return
+                self._handle(event)
+            self.flush()
 
     def _violate(self, code: h2.errors.ErrorCodes, detail: str) -> None:
         self._part(code, Over(f"{h2.errors.ErrorCodes(code).name}: {detail}", violation=True))

@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame
@@ -260,6 +261,31 @@ async def test_floods_are_ended_at_once_and_hold_nothing(world: World) -> None:
             while any(session.open_connections for session in broker.sessions.values()):
                 await asyncio.sleep(0.01)
         assert tracemalloc.get_traced_memory()[1] < 96 * MIB  # of broker, origin and client together
+
+
+@in_world
+async def test_a_flood_is_noticed_before_all_of_a_read_is_parsed(world: World) -> None:
+    """One read holds thousands of frames, and while they are parsed nobody else of the worker is served."""
+    origin = H2Origin()
+    parsed = 0
+    parse = Frame.parse_frame_header
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal parsed
+        parsed += 1
+        return parse(*arguments, **named)
+
+    def flood() -> Client:
+        client = begin(world)
+        client.raw(*[frame_of(PING, 0, bytes(8))] * 8000)
+        client.drain()
+        return client
+
+    async with world.broker(RULES, inspect=True), world.origin(origin.serve, port=443, tls=world.server_context("h2")):
+        Frame.parse_frame_header = counting  # type: ignore[method-assign, assignment]
+        client = await world.inside(flood)
+        assert client.goaway is not None
+        assert 500 < parsed - len(client.frames) < 1000
 
 
 @in_world
