@@ -54,6 +54,7 @@ class _Direction:
 
     __slots__ = (
         "begin",
+        "blocked",
         "calls",
         "done",
         "exact",
@@ -70,6 +71,7 @@ class _Direction:
         self.source = source
         self.sink = sink
         self.pending = pending
+        self.blocked = pending != b""  # the sink has to take something before more is read
         self.moved = 0
         self.exact = type(source) is socket.socket  # a short read means that nothing is left; not so with TLS records
         self.done = False  # the source has ended and the sink was told
@@ -78,12 +80,6 @@ class _Direction:
         self.full_reads = 0
         self.calls = 0  # splices since `begin` bytes had moved
         self.begin = 0
-
-    @property
-    def waiting(self) -> bool:
-        """Whether the sink has to take something before more is read."""
-        pipe = self.pipe
-        return pipe.held > 0 if pipe is not None else self.pending != b""
 
 
 class Tunnel:
@@ -175,17 +171,17 @@ class Tunnel:
             if self._watcher is not None:
                 self._watcher.tunnel_lives(self)
             return
-        stalled = self._up.waiting or self._down.waiting
+        stalled = self._up.blocked or self._down.blocked
         self.end(Reason.IDLE_TIMEOUT, "the reader does not take its data" if stalled else f"idle for {idle:g} s")
 
     def _client_event(self, events: int) -> None:
-        if events & OUT and self._down.waiting:
+        if events & OUT and self._down.blocked:
             self._pump(self._down)
         if events & (IN | HANGUP) and self._watcher is not None:
             self._pump(self._up, hangup=bool(events & HANGUP))
 
     def _upstream_event(self, events: int) -> None:
-        if events & OUT and self._up.waiting:
+        if events & OUT and self._up.blocked:
             self._pump(self._up)
         if events & (IN | HANGUP) and self._watcher is not None:
             self._pump(self._down, hangup=bool(events & HANGUP))
@@ -194,7 +190,7 @@ class Tunnel:
         """Move until one side says EAGAIN. `hangup`: an end may wait behind the data, so a short read is no proof."""
         if way.done or self._watcher is None:
             return
-        if not way.waiting:  # else what comes behind it is no movement: only what is taken is
+        if not way.blocked:  # else what comes behind it is no movement: only what is taken is
             self._last = self._reactor.now
         try:
             if way.pipe is not None:
@@ -224,6 +220,7 @@ class Tunnel:
             if sent < count:
                 # EAGAIN in the middle: the rest must outlive the shared buffer.
                 way.pending = bytes(view[sent:count])
+                way.blocked = True
                 return
             if count < size:
                 way.full_reads = 0
@@ -241,7 +238,8 @@ class Tunnel:
         self._last = self._reactor.now
         way.moved += sent
         way.pending = way.pending[sent:]
-        return not way.pending
+        way.blocked = way.pending != b""
+        return not way.blocked
 
     def _start_splicing(self, way: _Direction) -> bool:
         way.full_reads += 1
@@ -259,8 +257,10 @@ class Tunnel:
         source, sink, budget = way.source.fileno(), way.sink.fileno(), BYTES_A_TURN
         while True:
             while pipe.held:
+                way.blocked = True
                 way.moved += pipe.drain(sink)
                 self._last = self._reactor.now
+            way.blocked = False
             try:
                 count = pipe.fill(source, SIZE)
             except BlockingIOError:
