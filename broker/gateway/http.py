@@ -478,7 +478,7 @@ class HttpConnection:
         if not self._open:
             return
         if self._allowed is not None:
-            self._record_close(reason, detail, 0)
+            self._record_close(reason, detail, self._exchange.status)
         self._leave()
         self._reactor.remove(self._client.sock.fileno())
         if clean:

@@ -98,6 +98,12 @@ class Exchange:
         """Whether a final response head has gone to the client: from here on a failure can only abort."""
         return self._relay is not None and self._relay.head is not None
 
+    @property
+    def status(self) -> int:
+        """Of the response that is under way to the client, or was when it broke; 0 before."""
+        relay = self._relay
+        return relay.head.status if relay is not None and relay.head is not None else 0
+
     def client_data(self, data: bytes | memoryview) -> list[Event]:
         """Octets from the client."""
         match self.at:

@@ -12,6 +12,8 @@ from tests.broker.gateway.h2_peers import Client, H2Origin, data, request
 from tests.broker.gateway.test_h2_plane import RULES as H2_RULES
 from tests.broker.gateway.test_h2_plane import ask, begin
 from tests.broker.gateway.test_http_plane import FIXED, HOST, RULES
+from tests.broker.gateway.test_opened_addresses import change
+from tests.broker.gateway.test_tunnels import ABORT
 from tests.broker.gateway.test_websockets import UPGRADE, switching
 from tests.broker.gateway.world import World, exchange, in_world, look_up
 
@@ -53,8 +55,41 @@ async def test_an_upload_is_on_record_however_it_ends(world: World, *, name: str
             assert close["bytes_up"] == len(origin.text) > len(BODY)
 
 
+@pytest.mark.parametrize("leaves", ["upstream", "client", "policy"])
 @in_world
-async def test_the_same_over_http2(world: World) -> None:
+async def test_a_response_that_breaks_off_is_on_record_with_its_status(world: World, *, leaves: str) -> None:
+    begin = b"HTTP/1.1 203 Other\r\nContent-Length: 100\r\n\r\nhalf"
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(begin)
+        if leaves != "upstream":
+            await reader.read()
+
+    def ask(where: str) -> socket.socket:
+        sock = socket.create_connection((where, 80), 20)
+        sock.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        while not sock.recv(65536, socket.MSG_PEEK).endswith(b"half"):
+            pass
+        return sock
+
+    async with world.broker(RULES, fixed=FIXED) as broker, world.origin(behave):
+        sock = await world.inside(ask, await world.inside(look_up, HOST))
+        if leaves == "policy":
+            change(broker, RULES.replace(HOST, "other.example"))
+        elif leaves == "client":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+            sock.close()
+        while not (closes := world.records("close")):
+            await asyncio.sleep(0.01)
+        assert (closes[0]["status"], closes[0]["bytes_down"]) == (203, len(begin))
+        reasons = {"upstream": "upstream_closed", "client": "client_closed", "policy": "policy_changed"}
+        assert closes[0]["reason"] == reasons[leaves]
+        sock.close()
+
+
+@in_world
+async def test_an_upload_over_http2_is_on_record_however_it_ends(world: World) -> None:
     origin = H2Origin()
     async with (
         world.broker(H2_RULES, inspect=True),
