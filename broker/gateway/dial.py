@@ -121,10 +121,7 @@ class Dialler:
         except TimeoutError as error:
             detail = "this session's other look-ups are still under way"
             raise Refusal(Reason.RESOLVE_TIMEOUT, detail) from error
-        try:
-            return await self._resolver.look_up(name)
-        finally:
-            self._turn.release()
+        return await self._resolver.look_up(name, self._turn.release)
 
     def _judge_and_start(self, dialling: "Dialling", answers: tuple[Address, ...], opened: tuple[Network, ...]) -> None:
         links = self._links()

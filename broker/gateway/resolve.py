@@ -6,9 +6,10 @@ judges its own.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
@@ -43,14 +44,19 @@ class Resolver:
             return (authority.host,)
         return self._fixed.get(authority)
 
-    async def look_up(self, name: HostName) -> tuple[Address, ...]:
-        """Ask the host's resolver. Raises Refusal: NAME_NOT_FOUND, RESOLVE_FAILED or RESOLVE_TIMEOUT."""
+    async def look_up(self, name: HostName, over: Callable[[], None] = lambda: None) -> tuple[Address, ...]:
+        """Ask the host's resolver. Raises Refusal: NAME_NOT_FOUND, RESOLVE_FAILED or RESOLVE_TIMEOUT.
+
+        `over` is called when the thread is free again, which may be long after a timeout.
+        """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="resolve")
         loop = asyncio.get_running_loop()
         try:
+            asking = self._threads.submit(_ask, str(name))
+            asking.add_done_callback(lambda _: _tell(loop, over))
             async with asyncio.timeout(self.limits.resolve_seconds):
-                found = await loop.run_in_executor(self._threads, _ask, str(name))
+                found = await asyncio.wrap_future(asking)
         except TimeoutError as error:
             detail = f"no answer within {self.limits.resolve_seconds:g} s"
             raise Refusal(Reason.RESOLVE_TIMEOUT, detail) from error
@@ -67,6 +73,11 @@ class Resolver:
         """Let the threads go; look-ups under way are abandoned."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, over: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+        loop.call_soon_threadsafe(over)
 
 
 def _ask(name: str) -> tuple[Address, ...]:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from broker.gateway.resolve import LOOKUPS_A_SESSION
 from tests.broker.gateway.world import PUBLIC, World, exchange, in_world, look_up
 
 pytestmark = pytest.mark.live
@@ -119,6 +120,20 @@ async def test_a_name_that_does_not_resolve_is_a_failure_and_never_hangs(world: 
             assert record["reason"] in reasons, record
         finished = await world.finish()
         assert (finished.allowed, finished.denied, finished.failures) == (len(FAILURES), 0, len(FAILURES))
+
+
+@in_world
+async def test_names_that_nobody_answers_hold_few_threads(world: World) -> None:
+    """The resolver of the host goes on asking after our own deadline, and its threads are for all sessions."""
+    hung = [f"hung-{number}.example" for number in range(12)]
+    for name in hung:
+        world.names._table[name] = {"behave": "silent"}
+    names = ", ".join(f'"{name}"' for name in hung)
+    rules = RULES.replace('"public.example"', names).replace("resolve_seconds = 2", "resolve_seconds = 0.2")
+    async with world.broker(rules):
+        for name in hung:  # each after the one before has timed out
+            assert b" 504 " in await world.inside(get, name)
+        assert len({one[12:].split(b"\0")[0] for one in world.names.asked}) == LOOKUPS_A_SESSION
 
 
 @in_world
