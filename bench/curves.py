@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ SANDBOXES: Final = (10, 50, 100, 250, 500, 1_000)
 TUNNELS: Final = (100, 500, 1_000, 2_000, 4_000)
 RECORDS: Final = (10_000, 100_000, 300_000, 1_000_000)
 SESSION_SECONDS: Final = 900
+TUNNEL_MB: Final = 0.004
+_FLAT: Final[dict[str, Any]] = {"flat": True}
+_LINEAR: Final[dict[str, Any]] = {}
 INTERACTIVE: Final = 1_000.0  # milliseconds that somebody who asks waits for
 REPEATS: Final = 3
 WHOLE: Final = ("summary of everything",)  # reads all there is, and may take as long as there is
@@ -49,7 +53,8 @@ class Curve:
     """`series`: by name the values at each of `x`.
 
     Each must be flat where `flat` says so, stay below `most` at the end where that is given and it is not one of
-    `WHOLE`, and else grow no faster than n·log n. `shown`: the series to plot, all where it is empty.
+    `WHOLE`, grow by no more than `each` for one more of x, between any neighbours, where that is given, and else grow
+    no faster than n·log n. `shown`: the series to plot, all where it is empty.
     """
 
     key: str
@@ -60,6 +65,7 @@ class Curve:
     series: dict[str, tuple[float, ...]]
     flat: bool = False
     most: float | None = None
+    each: float | None = None
     shown: tuple[str, ...] = ()
 
     def promises(self) -> list[dict[str, Any]]:
@@ -75,6 +81,12 @@ class Curve:
             elif self.most is not None and name not in WHOLE:
                 goal = f"≤ {self.most:,.0f} {self.y_title} at {self.x[-1]:,.0f} {self.x_title}"
                 found.append({**about, "goal": goal, "ratio": values[-1], "reached": values[-1] <= self.most})
+            elif self.each is not None:
+                goal = f"≤ {self.each:g} {self.y_title} for one more, {what}"
+                steepest = max(
+                    (b - a) / (n - m) for (m, n), (a, b) in zip(pairwise(self.x), pairwise(values), strict=True)
+                )
+                found.append({**about, "goal": goal, "ratio": steepest, "reached": steepest <= self.each})
             else:
                 goal = f"at most as n·log n (n^{grown.allowed:.2f}), {what}"
                 found.append({**about, "goal": goal, "ratio": grown.exponent, "reached": grown.is_within})
@@ -129,10 +141,10 @@ def measure_rules(counts: Sequence[int] = RULES) -> tuple[list[Curve], dict[str,
 def measure_sessions(origins: Origins, counts: Sequence[int] = SESSIONS) -> list[Curve]:
     """Start, memory and request with that many live sandboxes. Raises RuntimeError, TimeoutExpired."""
     asked = (
-        ("start_ms", "ms", "Time to make and attach one more bridge", False),
-        ("memory_mb", "MB", "Memory of the broker", False),
-        ("request_us", "µs", "Time of an inspected kept-alive request", True),
-        ("request_cpu_us", "µs", "The broker's CPU for an inspected kept-alive request", True),
+        ("start_ms", "ms", "Time to make and attach one more bridge", _LINEAR),
+        ("memory_mb", "MB", "Memory of the broker", _LINEAR),
+        ("request_us", "µs", "Time of an inspected kept-alive request", _FLAT),
+        ("request_cpu_us", "µs", "The broker's CPU for an inspected kept-alive request", _FLAT),
     )
     return _live("sessions", "live sandboxes, each with a grant", asked, origins, counts)
 
@@ -181,16 +193,21 @@ def measure_sandboxes(counts: Sequence[int] = SANDBOXES) -> list[Curve]:
 def measure_tunnels(origins: Origins, counts: Sequence[int] = TUNNELS) -> list[Curve]:
     """Opening, memory and another connection's request with that many tunnels open. Raises as `measure_sessions`."""
     asked = (
-        ("open_us", "µs", "Time to open one more tunnel", True),
-        ("open_cpu_us", "µs", "The broker's CPU to open one more tunnel", True),
-        ("memory_mb", "MB", "Memory of the broker with open tunnels", False),
-        ("request_cpu_us", "µs", "The broker's CPU for a request beside open tunnels", True),
+        ("open_us", "µs", "Time to open one more tunnel", _FLAT),
+        ("open_cpu_us", "µs", "The broker's CPU to open one more tunnel", _FLAT),
+        # What the broker has got already takes the first of them, so no power of n tells anything.
+        ("memory_mb", "MB", "Memory of the broker with open tunnels", {"each": TUNNEL_MB}),
+        ("request_cpu_us", "µs", "The broker's CPU for a request beside open tunnels", _FLAT),
     )
     return _live("tunnels", "open tunnels of one sandbox", asked, origins, counts)
 
 
 def _live(
-    what: str, x_title: str, asked: Sequence[tuple[str, str, str, bool]], origins: Origins, counts: Sequence[int]
+    what: str,
+    x_title: str,
+    asked: Sequence[tuple[str, str, str, dict[str, Any]]],
+    origins: Origins,
+    counts: Sequence[int],
 ) -> list[Curve]:
     words = [str(origins.cacert), str(origins.https), str(origins.hold), what, *map(str, counts)]
     done = subprocess.run(
@@ -212,9 +229,9 @@ def _live(
             y_title=unit,
             x=tuple(point["count"] for point in points),
             series={"Wicketgate": tuple(point[key] for point in points)},
-            flat=flat,
+            **promise,
         )
-        for key, unit, title, flat in asked
+        for key, unit, title, promise in asked
     ]
 
 

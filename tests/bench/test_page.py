@@ -51,6 +51,8 @@ def curve(*values: float, **promise: Any) -> Curve:
         (curve(1, 100, 10_000, 1_000_000), False),
         (curve(1, 100, 900, most=1000), True),
         (curve(1, 1, 1001, most=1000), False),
+        (curve(7, 7.5, 9.3, each=0.02), True),
+        (curve(7, 9.3, 9.5, each=0.02), False),
     ],
 )
 def test_a_curve_tells_whether_its_promise_is_kept(made: Curve, *, kept: bool, tmp_path: Path) -> None:
