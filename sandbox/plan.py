@@ -4,12 +4,13 @@ Everything shown is named here (positive mounts); what is not named does not exi
 made read-only last, so the generated /etc cannot be changed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import assert_never
 
 from sandbox.environ import HOME, USER, environment, home_of
-from sandbox.spec import Mode, Mount, Network, SandboxSpec
+from sandbox.spec import Authority, Mode, Mount, Network, SandboxSpec
 
 UID = GID = 1000  # inside; outside it is the serving user, never 0
 HOSTNAME = "sandbox"
@@ -138,17 +139,10 @@ def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] 
     `protection` are the mounts over what is protected in the workspace (`sandbox.protect`).
     """
     workspace = spec.authority.workspace
-    match spec.authority.mode:
-        case Mode.SANDBOX:
-            operations: list[Operation] = [*_system(host), *_etc(spec, host), *_proc(host), Devices(), *_private(spec)]
-            last: list[Operation] = [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
-        case Mode.FULL_ACCESS:
-            operations, last = _whole_host(spec, host), [ReadOnly(Path("/dev"))]
-        case _:
-            assert_never(spec.authority.mode)
+    first, last = _around(replace(spec.authority, workspace=None, timeout=None, trust_environment=()), host)
     shown = () if workspace is None else (Bind(workspace, workspace, writable=True), *protection)
     return Plan(
-        operations=(*operations, *shown, *last),
+        operations=(*first, *shown, *last),
         environment=environment(spec),
         directory=str((workspace or Path(home_of(spec))) / spec.call.directory),
         argv=spec.call.argv,
@@ -158,21 +152,35 @@ def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] 
     )
 
 
-def _whole_host(spec: SandboxSpec, host: HostLayout) -> list[Operation]:
+@lru_cache(maxsize=8)  # sessions differ in their workspace, not in these
+def _around(authority: Authority, host: HostLayout) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """What is mounted before a workspace, and after it."""
+    match authority.mode:
+        case Mode.SANDBOX:
+            first = [*_system(host), *_etc(authority, host), *_proc(), Devices(), *_private(authority)]
+            last: list[Operation] = [ReadOnly(Path("/dev")), ReadOnly(Path("/"))]
+        case Mode.FULL_ACCESS:
+            first, last = _whole_host(authority, host), [ReadOnly(Path("/dev"))]
+        case _:
+            assert_never(authority.mode)
+    return tuple(first), (*_hidden(host), *last)
+
+
+def _whole_host(authority: Authority, host: HostLayout) -> list[Operation]:
     """The host's files with the serving user's rights; its run-time state, devices and processes are never shown.
 
     Nothing is mounted where the host has nothing: bubblewrap would make the place, on the host.
     """
-    empty = [Path("/sys"), *(path for path in spec.authority.hidden if str(path) in host.present)]
-    covered = [(f"/etc/{name}", content) for name, content in _etc_files(spec)]
+    empty = [Path("/sys"), *(path for path in authority.hidden if str(path) in host.present)]
+    covered = [(f"/etc/{name}", content) for name, content in _etc_files(authority)]
     return [
         Bind(Path("/"), Path("/"), writable=True),
-        *_proc(host),
+        *_proc(),
         Devices(),
-        *(step for step in _private(spec) if not step.destination.is_relative_to(HOME)),
+        *(step for step in _private(authority) if not step.destination.is_relative_to(HOME)),
         *(step for path in empty for step in (Tmpfs(path, EMPTY_BYTES, 0o555), ReadOnly(path))),
         *(Cover(Path(path), content.encode()) for path, content in covered if path in host.present),
-        *(_show(mount) for mount in spec.authority.trust if str(mount.destination) in host.present),
+        *(_show(mount) for mount in authority.trust if str(mount.destination) in host.present),
     ]
 
 
@@ -183,26 +191,31 @@ def _system(host: HostLayout) -> list[Operation]:
     return operations
 
 
-def _etc(spec: SandboxSpec, host: HostLayout) -> list[Operation]:
+def _etc(authority: Authority, host: HostLayout) -> list[Operation]:
     operations: list[Operation] = [Directory(Path(path)) for path in ("/etc", "/home", "/var")]
     operations += [Bind(Path(path), Path(path)) for path in host.shared]
-    operations += [File(Path("/etc", name), content.encode()) for name, content in _etc_files(spec)]
-    operations += [_show(mount) for mount in spec.authority.trust]
+    operations += [File(Path("/etc", name), content.encode()) for name, content in _etc_files(authority)]
+    operations += [_show(mount) for mount in authority.trust]
     return operations
 
 
-def _proc(host: HostLayout) -> list[Operation]:
+def _proc() -> list[Operation]:
     # The payload has the number that is root in the user namespace that owns its pid and ipc namespaces, and that is
     # all that the settings of these ask for (proc_sys(5)): so nothing there can be written.
-    return [Processes(), Bind(Path("/proc/sys"), Path("/proc/sys")), *(Empty(Path(path)) for path in host.hidden)]
+    return [Processes(), Bind(Path("/proc/sys"), Path("/proc/sys"))]
+
+
+def _hidden(host: HostLayout) -> list[Operation]:
+    """Generated files close to the end: whoever waits for the mounts hears when the last of them is made (`launch`)."""
+    return [Empty(Path(path)) for path in host.hidden]
 
 
 def _show(mount: Mount) -> Bind:
     return Bind(mount.source, mount.destination)
 
 
-def _etc_files(spec: SandboxSpec) -> list[tuple[str, str]]:
-    names = "files dns" if spec.authority.network is Network.BROKERED else "files"
+def _etc_files(authority: Authority) -> list[tuple[str, str]]:
+    names = "files dns" if authority.network is Network.BROKERED else "files"
     files = [
         ("passwd", _PASSWD),
         ("group", f"root:x:0:\ntty:x:5:\n{USER}:x:{GID}:\nnogroup:x:65534:\n"),
@@ -211,18 +224,18 @@ def _etc_files(spec: SandboxSpec) -> list[tuple[str, str]]:
         ("nsswitch.conf", f"passwd: files\ngroup: files\nshadow: files\nhosts: {names}\nservices: files\n"),
         ("machine-id", "00000000000000000000000000000000\n"),
     ]
-    if spec.authority.network is Network.BROKERED:
+    if authority.network is Network.BROKERED:
         files.append(("resolv.conf", f"nameserver {NAME_SERVER}\n"))
     return files
 
 
-def _private(spec: SandboxSpec) -> list[Operation]:
-    size = spec.authority.tmp_bytes
+def _private(authority: Authority) -> list[Operation]:
+    size = authority.tmp_bytes
     return [
         Tmpfs(Path("/dev/shm"), SHM_BYTES, 0o1777),  # noqa: S108  the sandbox's own
         Tmpfs(Path("/tmp"), size, 0o1777),  # noqa: S108
         Tmpfs(Path("/var/tmp"), size, 0o1777),  # noqa: S108
         Tmpfs(Path("/run"), size, 0o755),
         Tmpfs(Path(HOME), size),
-        *(File(Path(HOME, file.place), file.content, 0o600) for file in spec.authority.home),
+        *(File(Path(HOME, file.place), file.content, 0o600) for file in authority.home),
     ]

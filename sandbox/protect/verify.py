@@ -23,10 +23,11 @@ def verify(inside: int, found: Survey, *, held: tuple[str, ...] = ()) -> None:
     for path, inode in sorted(found.identities):
         if _inode(inside, path) != inode:
             raise MountsDifferError(f"{path!r} in the workspace was exchanged while the sandbox was built")
-    for path in held:
-        if path in {frozen for frozen, _ in found.identities}:
-            continue
-        if _mount_of(inside, path) == _mount_of(inside, path.rpartition("/")[0]):
+    frozen = {path for path, _ in found.identities}
+    places = {path: path.rpartition("/")[0] for path in held if path not in frozen}
+    above = {place: _mount_of(inside, place) for place in set(places.values())}
+    for path, place in places.items():
+        if _mount_of(inside, path) == above[place]:
             raise MountsDifferError(f"{path!r} in the workspace is not covered")
 
 
