@@ -14,6 +14,7 @@ import errno
 import importlib
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Mapping
@@ -411,6 +412,11 @@ def _bounds_memory(group: "cgroups.Group | None", ground: Ground) -> bool:
 def _wait_held(launched: Launched) -> int:
     """Wait until bubblewrap's child has mounted everything, given up all rights and waits; its pid."""
     deadline = time.monotonic() + HOLD_SECONDS
+    if launched.mounting is not None:
+        poll = select.poll()
+        poll.register(launched.mounting, select.POLLIN)
+        poll.poll(HOLD_SECONDS * 1000)
+        launched.close_mounting()
     while True:
         found = _find_held(launched)
         if found is not None:
@@ -487,9 +493,7 @@ def _abandon(launched: Launched) -> None:
         os.kill(launched.pid, 9)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(launched.pid, 0)
-    for fd in (launched.status_fd, launched.release_fd):
-        if fd >= 0:
-            os.close(fd)
+    launched.close()
 
 
 def _hard_limit(number: int) -> int:

@@ -12,9 +12,10 @@ import fcntl
 import os
 import resource
 import signal
+import socket
 import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -35,6 +36,7 @@ NAMESPACES = {
     "uts": os.CLONE_NEWUTS,
     "cgroup": os.CLONE_NEWCGROUP,
 }
+MOST_SENT = 4096  # bytes: every socket takes them at once
 NEVER_BY_OTHERS = 0o022  # the payload's umask takes at least this away, whatever a server was started with
 
 
@@ -42,12 +44,27 @@ NEVER_BY_OTHERS = 0o022  # the payload's umask takes at least this away, whateve
 class Launched:
     """A started sandbox: bubblewrap's pid, and the pipe on which it reports (JSON documents, until it ends).
 
-    A held one executes its command at a byte to `release_fd`.
+    A held one executes its command at a byte to `release_fd`. `mounting` is readable when bubblewrap has made the last
+    generated file, which is near the end of its mounts, or has ended; None where it makes none.
     """
 
     pid: int
     status_fd: int
     release_fd: int = -1
+    mounting: socket.socket | None = None
+
+    def close(self) -> None:
+        """Close what is open of it."""
+        self.close_mounting()
+        for fd in (self.status_fd, self.release_fd):
+            if fd >= 0:
+                os.close(fd)
+
+    def close_mounting(self) -> None:
+        """Nobody waits for the mounts any more."""
+        if self.mounting is not None:
+            self.mounting.close()
+            self.mounting = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,9 @@ class Starter(Protocol):
     def bear(self, birth: Birth) -> int:
         """Have bubblewrap's process born as the first one of a pid namespace; its pid. Raises OSError."""
 
+    def expect_birth(self) -> None:
+        """Say that a further sandbox may come: what can be done for it ahead is done meanwhile. Never waits."""
+
     def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
         """Have a process born that starts an entry (`join` below); its pid. Raises OSError."""
 
@@ -87,7 +107,7 @@ class Spare(Protocol):
         """Give it the entry; as for a Starter."""
 
     def discard(self) -> int:
-        """End it, unless it was given one; its pid then is still to be waited for."""
+        """End it, unless it was given one; its pid, which is still to be waited for, 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +122,13 @@ class Here:
         try:
             pid = os.fork()
             if pid == 0:
-                become_bwrap(birth, parent=parent, announce=self.announce)
+                become_bwrap(lambda: birth, parent=parent, announce=self.announce)
         finally:
             os.close(parent)
         return pid
+
+    def expect_birth(self) -> None:
+        """Not here: what waits would hold all that this process has in memory."""
 
     def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
         """Fork it."""
@@ -115,7 +138,7 @@ class Here:
         return pid
 
     def prepare(self, groups: tuple[str, ...]) -> "Spare | None":
-        """Not here: what waits would hold all that this process has in memory."""
+        """Nor here."""
 
 
 def launch(  # noqa: PLR0913  one parameter a part
@@ -152,8 +175,18 @@ def launch(  # noqa: PLR0913  one parameter a part
             block, release_fd = _hold()
             ours.callback(os.close, release_fd)
             words = ["--block-fd", str(supply(block)), *words]
+        filtered = supply(_file(seccomp))
+        contents: list[bytes] = []
+
+        def later(content: bytes) -> int:
+            contents.append(content)
+            return FIRST_OTHER + len(supplied) + len(contents) - 1
+
+        inner = arguments(plan, later, seccomp=filtered)
+        mounting = _supply_all(contents, supply, told=held)
+        if mounting is not None:
+            ours.callback(mounting.close)
         # By descriptor: neither the variables nor the mounts show in /proc/PID/cmdline.
-        inner = arguments(plan, lambda content: supply(_file(content)), seccomp=supply(_file(seccomp)))
         packed = supply(_file(b"".join(os.fsencode(word) + b"\0" for word in inner)))
         birth = Birth(
             argv=("bwrap", *words, "--args", str(packed), "--", *plan.argv),
@@ -166,7 +199,7 @@ def launch(  # noqa: PLR0913  one parameter a part
         )
         pid = (starter or Here()).bear(birth)
         ours.pop_all()
-    return Launched(pid=pid, status_fd=status_fd, release_fd=release_fd)
+    return Launched(pid=pid, status_fd=status_fd, release_fd=release_fd, mounting=mounting)
 
 
 def _hold() -> tuple[int, int]:
@@ -179,6 +212,33 @@ def _hold() -> tuple[int, int]:
         raise
     finally:
         os.close(waits)
+
+
+def _supply_all(contents: Sequence[bytes], supply: Callable[[int], int], *, told: bool) -> socket.socket | None:
+    """Supply generated files in their order; `told`: an end that tells when the last one has been read."""
+    if not told or not contents or len(contents[-1]) > MOST_SENT:
+        for content in contents:
+            supply(_file(content))
+        return None
+    for content in contents[:-1]:
+        supply(_file(content))
+    near, far = _read_once(contents[-1])
+    supply(far)
+    return near
+
+
+def _read_once(content: bytes) -> tuple[socket.socket, int]:
+    """A file that is read to its end and then closed by whoever gets the descriptor, and an end that tells when."""
+    near, far = socket.socketpair()
+    try:
+        near.setblocking(False)
+        near.sendall(content)
+        near.shutdown(socket.SHUT_WR)
+    except BaseException:
+        near.close()
+        far.close()
+        raise
+    return near, far.detach()
 
 
 def _file(content: bytes) -> int:
@@ -202,10 +262,11 @@ def _signals_to_reset() -> tuple[int, ...]:
     )
 
 
-def become_bwrap(birth: Birth, *, parent: int, announce: Callable[[], None] | None) -> NoReturn:
+def become_bwrap(hear_birth: Callable[[], Birth], *, parent: int, announce: Callable[[], None] | None) -> NoReturn:
     """In the child. `parent`: a pidfd of the process whose child it is.
 
-    `announce` is called before anything is executed, and stops the launch by raising.
+    `announce` is called before anything is executed, and stops the launch by raising; `hear_birth` when all is done
+    that is the same for every sandbox.
     """
     try:
         kernel.die_with_parent()
@@ -213,11 +274,12 @@ def become_bwrap(birth: Birth, *, parent: int, announce: Callable[[], None] | No
             os._exit(125)  # the parent died before the line above took effect
         if announce is not None:
             announce()
-        if birth.network >= 0:
-            os.setns(birth.network, os.CLONE_NEWNET)
         # bubblewrap looks its child up in /proc by the number that it has in this new pid namespace.
         mounts.enter_private_mounts()
         mounts.mount_processes()
+        birth = hear_birth()
+        if birth.network >= 0:
+            os.setns(birth.network, os.CLONE_NEWNET)
         bwrap = _take_places(birth)
         kernel.inherit_only(set(birth.descriptors))
         _limit(birth.rlimits)

@@ -21,7 +21,7 @@ from sandbox.errors import Code, LaunchError
 from sandbox.host import find_command
 from sandbox.last_words import with_last_words
 from sandbox.launch import Entry, Spare, enter
-from sandbox.lot import Lot
+from sandbox.lot import AFTER_A_START, Lot
 from sandbox.parked import Parked, shape_of, suits
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights
@@ -105,11 +105,11 @@ class Live:
             raise self._not_entered(entry, error) from error
         finally:
             if spare is not None:
-                asyncio.get_running_loop().call_soon(self.expect_entries)
+                asyncio.get_running_loop().call_later(AFTER_A_START, self.expect_entries)
 
     def expect_entries(self) -> None:
-        """Have a process wait for the next one: to go into the groups takes longer than all the rest of an entry."""
-        if self.built.members() and self._spare is None and not (self.child.ended.done() or self.stopped):
+        """Have a process wait for the next one: forked, and in the groups, before there is anything to wait for."""
+        if self._spare is None and not (self.child.ended.done() or self.stopped):
             with contextlib.suppress(OSError):  # without one it takes longer, that is all
                 self._spare = self.built.starter.prepare(self.built.members())
 
@@ -126,9 +126,9 @@ class Live:
 
     async def _see_to_the_end(self) -> int:
         code = await self.child.wait()
-        if self._spare is not None:
-            await Child(self._spare.discard()).wait()  # it is in the groups that are to be removed
-            self._spare = None
+        if self._spare is not None and (pid := self._spare.discard()):
+            await Child(pid).wait()  # it is in the groups that are to be removed
+        self._spare = None
         status = self.built.launched.status_fd
         self.started = b'"exit-code"' in os.read(status, 4096)
         os.close(status)
@@ -177,6 +177,7 @@ async def open_live(
         raise
     if workshop.lot is not None:
         workshop.lot.want(shape_of(spec.authority, rights.limits))
+    asyncio.get_running_loop().call_later(AFTER_A_START, built.starter.expect_birth)
     return Live(id=identity, rights=rights, built=built, child=child, cable=cable)
 
 

@@ -20,6 +20,7 @@ from sandbox.children import Child
 from sandbox.construct import Built, Ground
 from sandbox.errors import Code, LaunchError
 from sandbox.limits import Limits
+from sandbox.output import readable
 from sandbox.plan import Bind, plan
 from sandbox.release import APART, GO, MERGED, NOWHERE, SCRIPT_FD, STDIN_FD, WAITS, WORD_FD, script
 from sandbox.spec import Authority, Call, Mode, Network, SandboxSpec
@@ -72,7 +73,7 @@ def suits(call: Call) -> bool:
 class Parked:
     """One of them. `ready`, `script`, `word` and `bridge` are its own until it is released. `since`: the loop's time.
 
-    `waiting`: the pid of the shell that waits.
+    `waiting`: the pid of the shell that waits, `shell`: which program that is.
     """
 
     shape: Shape
@@ -83,6 +84,7 @@ class Parked:
     script: int
     word: int
     waiting: int
+    shell: str
     sources: Sources
     since: float
 
@@ -102,6 +104,7 @@ class Parked:
         """
         if not self.serves(shape_of(spec.authority, self.shape.limits)):
             raise LaunchError(Code.SANDBOX_FAILED, "The parked sandbox is not of this shape.", "Start another one.")
+        left = [name for name, _ in self.built.environment]
         construct.occupy(self.built, spec, ground, workspace)
         outlets = NOWHERE if streams is None else MERGED if streams.merged else APART
         told = script(
@@ -110,6 +113,8 @@ class Parked:
             directory=self.built.directory,
             stdin=streams is not None and bool(streams.content),
             outlets=outlets,
+            shell=self.shell,
+            left=left,
         )
         if os.pwrite(self.script, told, 0) != len(told):
             raise OSError(0, "the command was not taken whole")
@@ -170,11 +175,15 @@ async def park(shape: Shape, ground: Ground) -> Parked:
         undo.callback(built.abandon)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(construct.HOLD_SECONDS):
+            if built.launched.mounting is not None:
+                await readable(built.launched.mounting.fileno(), loop.create_future())
+                built.launched.close_mounting()
             while not construct.is_parked(built, shape.limits):  # noqa: ASYNC110  bubblewrap tells nobody
                 await asyncio.sleep(POLL)
             built.begin()
             while (waiting := construct.find_waiting(built)) is None:  # noqa: ASYNC110  nor is this told
                 await asyncio.sleep(POLL)
+        shell = os.path.basename(os.readlink(f"/proc/{waiting}/exe"))  # noqa: PTH115, PTH119  no path of ours
         child = Child(built.launched.pid)
         undo.pop_all()
     return Parked(
@@ -186,6 +195,7 @@ async def park(shape: Shape, ground: Ground) -> Parked:
         script=told,
         word=word,
         waiting=waiting,
+        shell=shell,
         sources=sources,
         since=loop.time(),
     )

@@ -104,6 +104,7 @@ class SessionCalls:
             raise
         finally:
             self.roots.discard(root)
+            live.expect_entries()
         return Result(code=code, timed_out=timed_out, dropped=streams.budget.dropped, session_ended=bool(over))
 
     async def _end(self, before: census.Census, root: int, over: list[bool]) -> None:

@@ -5,6 +5,9 @@ nothing of what it starts. What it forks are children of the runner, its own par
 thread that started it: that one waits for them, and they end with it. It is in the runner's pid namespace, so it ends
 with the runner; and a runner without it starts nothing more, so it ends, too.
 
+One further process waits for the next sandbox: the first one of a pid namespace, with mounts of its own, known to the
+keeper. It knows nothing of that sandbox before it is told, serves this one, and ends with the runner as they do.
+
 It is an interpreter of its own, with little loaded. Where the serving user may not read the interpreter's files, it is
 a copy of the runner: the same, but slower.
 """
@@ -18,8 +21,9 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -27,11 +31,12 @@ from netns import handoff, joining, kernel
 from sandbox import launch
 from sandbox.launch import Birth, Entry
 
-NAME: Final = "wicketgate-fork"  # in /proc/PID/comm
+NAME, NEXT_NAME = "wicketgate-fork", "wicketgate-next"  # in /proc/PID/comm
 READY_SECONDS: Final = 10.0
 MAX_ANSWER, MAX_DESCRIPTORS = 4096, 253  # SCM_MAX_FD: more cannot be sent
 MOST_WAITING: Final = 16  # for sessions; each holds about half a megabyte
 _READY: Final = b"ready"
+_NOTHING: Final = Entry(init=0, argv=(), environment=(), directory="", seccomp=b"", rlimits=(), stdio={0: 0})
 _CODE: Final = (
     "import sys; sys.path[:] = sys.argv[1].split('\\n'); from sandbox import starter; starter.main(*sys.argv[2:])"
 )
@@ -43,7 +48,9 @@ class RunnersStarter:
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
         self._channel = channel
-        self.waiting: list[RunnersSpare] = []  # the one that was made last comes last
+        self._unheard: deque[_Order] = deque()  # what was ordered and is not answered yet, in order
+        self._next: RunnersSpare | None = None  # waits for the next sandbox
+        self.waiting: list[RunnersSpare] = []  # for sessions; the one that was made last comes last
 
     def bear(self, birth: Birth) -> int:
         """As `launch.Starter` has it."""
@@ -51,14 +58,19 @@ class RunnersStarter:
         descriptors = [birth.bwrap_fd, *(birth.descriptors[number] for number in numbers)]
         if birth.network >= 0:
             descriptors.append(birth.network)
-        document = {
-            "argv": birth.argv,
-            "group": birth.group,
-            "reset": birth.reset,
-            "rlimits": birth.rlimits,
-            "numbers": numbers,
-        }
-        return self._ask("bear", document, descriptors)
+        document = {"argv": birth.argv, "reset": birth.reset, "rlimits": birth.rlimits, "numbers": numbers}
+        waiting, self._next = self._next, None
+        pid = waiting.give("bear", document, descriptors) if waiting is not None else 0
+        pid = pid or self._ask("bear", document, descriptors)
+        if birth.group:
+            _tell(self._channel, "expect", {"group": birth.group}, [])
+        return pid
+
+    def expect_birth(self) -> None:
+        """As `launch.Starter` has it."""
+        if self._next is None:
+            with contextlib.suppress(OSError):  # without one it takes longer, that is all
+                self._next = self._have_wait("await", {})
 
     def join(self, entry: Entry, reset: tuple[int, ...], report: int) -> int:
         """As `launch.Starter` has it."""
@@ -66,48 +78,71 @@ class RunnersStarter:
 
     def prepare(self, groups: tuple[str, ...]) -> "RunnersSpare":
         """As `launch.Starter` has it."""
-        near, far = handoff.pair()
-        try:
-            spare = RunnersSpare(self._ask("wait", {"groups": groups}, [far.fileno()]), near, self)
-        except BaseException:
-            near.close()
-            raise
-        finally:
-            far.close()
+        spare = self._have_wait("wait", {"groups": groups})
         self.waiting.append(spare)
         if len(self.waiting) > MOST_WAITING:
             self.waiting[0].retire()
         return spare
 
+    def _have_wait(self, what: str, document: Mapping[str, Any]) -> "RunnersSpare":
+        near, far = handoff.pair()
+        try:
+            return RunnersSpare(self._order(what, document, [far.fileno()]), near, self)
+        except BaseException:
+            near.close()
+            raise
+        finally:
+            far.close()
+
     def _ask(self, what: str, document: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        return self.hear(self._order(what, document, descriptors))
+
+    def _order(self, what: str, document: Mapping[str, Any], descriptors: Sequence[int]) -> "_Order":
         _tell(self._channel, what, document, descriptors)
-        answer = self._channel.recv(MAX_ANSWER)
-        if not answer:
-            raise OSError(0, "the process that starts commands has gone")
-        told = json.loads(answer)
-        if "pid" in told:
-            return int(told["pid"])
-        raise OSError(told["failed"], os.strerror(told["failed"]), told["step"])
+        self._unheard.append(_Order())
+        return self._unheard[-1]
+
+    def hear(self, order: "_Order") -> int:
+        """The pid of what was ordered, as soon as it is known. Raises OSError."""
+        while order.told is None:
+            answer = self._channel.recv(MAX_ANSWER)
+            if not answer:
+                raise OSError(0, "the process that starts commands has gone")
+            self._unheard.popleft().told = json.loads(answer)
+        if "pid" in order.told:
+            return int(order.told["pid"])
+        raise OSError(order.told["failed"], os.strerror(order.told["failed"]), order.told["step"])
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A process that the starter was told to fork, and what it answered."""
+
+    told: dict[str, Any] | None = None
 
 
 class RunnersSpare:
-    """A `launch.Spare`. `pid` is a child of the runner."""
+    """A process that waits for one thing to start, and a `launch.Spare` where that is an entry."""
 
-    def __init__(self, pid: int, channel: socket.socket, starter: RunnersStarter) -> None:
-        self.pid = pid
+    def __init__(self, order: _Order, channel: socket.socket, starter: RunnersStarter) -> None:
+        self._order = order
         self._channel = channel
         self._starter = starter
 
     def join(self, entry: Entry, reset: tuple[int, ...], report: int) -> int:
         """As `launch.Starter` has it. Where it has ended meanwhile another one is born."""
+        return self.give("join", *_told(entry, reset, report)) or self._starter.join(entry, reset, report)
+
+    def give(self, what: str, document: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        """Tell it what to start; its pid, 0 where it has ended meanwhile or was never born."""
         try:
-            _tell(self._channel, "join", *_told(entry, reset, report))
+            _tell(self._channel, what, document, descriptors)
         except OSError:
-            self.retire()
-            os.waitpid(self.pid, 0)
-            return self._starter.join(entry, reset, report)
+            if pid := self.discard():
+                os.waitpid(pid, 0)
+            return 0
         self.retire()
-        return self.pid
+        return self._pid()
 
     def retire(self) -> None:
         """Let it wait no longer."""
@@ -115,11 +150,19 @@ class RunnersSpare:
         if self in self._starter.waiting:
             self._starter.waiting.remove(self)
 
+    def _pid(self) -> int:
+        try:
+            return self._starter.hear(self._order)
+        except OSError:
+            return 0
+
     def discard(self) -> int:
         """As `launch.Spare` has it."""
         self.retire()
-        os.kill(self.pid, signal.SIGKILL)  # nobody has waited for it, so the number is still its own
-        return self.pid
+        pid = self._pid()
+        if pid:
+            os.kill(pid, signal.SIGKILL)  # nobody has waited for it, so the number is still its own
+        return pid
 
 
 def _told(entry: Entry, reset: tuple[int, ...], report: int) -> tuple[dict[str, Any], list[int]]:
@@ -155,7 +198,9 @@ def start_starter(keeper: socket.socket, announced: bytes) -> RunnersStarter:
             _be_starter(far, keeper, announced, is_own_program=is_own_program)
         far.close()
         if _is_ready(near):
-            return RunnersStarter(pid, near)
+            starter = RunnersStarter(pid, near)
+            starter.expect_birth()
+            return starter
         near.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -232,6 +277,10 @@ class Serving:
 
     def _obey(self, what: bytes, descriptors: list[int]) -> None:
         answer: dict[str, Any]
+        if what == b"expect":  # the only one that is not answered
+            if descriptors:
+                _expect_a_move(_read(descriptors[0])["group"])
+            return
         if not descriptors:
             answer = {"failed": errno.EMFILE, "step": "start"}
             self._channel.send(json.dumps(answer).encode())
@@ -241,7 +290,9 @@ class Serving:
         try:
             match what:
                 case b"bear":
-                    pid = self._bear(document, others)
+                    pid = self._bear(lambda: _birth(document, others))
+                case b"await":
+                    pid = self._bear(lambda: _hear_birth(others[0]))
                 case b"join":
                     pid = joining.clone_sibling()
                     if pid == 0:
@@ -254,25 +305,13 @@ class Serving:
         except OSError as error:
             answer = {"failed": error.errno or 0, "step": str(error.filename or "start")}
         self._channel.send(json.dumps(answer).encode())
-        if document.get("group"):
-            _expect_a_move(document["group"])
 
-    def _bear(self, document: Mapping[str, Any], descriptors: list[int]) -> int:
-        bwrap, *rest = descriptors
-        numbers = document["numbers"]
-        birth = Birth(
-            argv=tuple(document["argv"]),
-            bwrap_fd=bwrap,
-            descriptors=dict(zip(numbers, rest, strict=False)),
-            network=rest[len(numbers)] if len(rest) > len(numbers) else -1,
-            reset=tuple(document["reset"]),
-            rlimits=_triples(document["rlimits"]),
-        )
+    def _bear(self, hear_birth: Callable[[], Birth]) -> int:
         os.unshare(os.CLONE_NEWPID)
         try:
             pid = joining.clone_sibling()
             if pid == 0:
-                launch.become_bwrap(birth, parent=self._runner, announce=self._announce)
+                launch.become_bwrap(hear_birth, parent=self._runner, announce=self._announce)
         finally:
             os.setns(self._own, os.CLONE_NEWPID)
         return pid
@@ -286,6 +325,45 @@ def _read(content: int) -> dict[str, Any]:
         file.seek(0)
         document: dict[str, Any] = json.load(file)
     return document
+
+
+def _birth(document: Mapping[str, Any], descriptors: list[int]) -> Birth:
+    bwrap, *rest = descriptors
+    numbers = document["numbers"]
+    return Birth(
+        argv=tuple(document["argv"]),
+        bwrap_fd=bwrap,
+        descriptors=dict(zip(numbers, rest, strict=False)),
+        network=rest[len(numbers)] if len(rest) > len(numbers) else -1,
+        reset=tuple(document["reset"]),
+        rlimits=_triples(document["rlimits"]),
+    )
+
+
+def _hear_birth(channel: int) -> Birth:
+    """In the process that waits for the next sandbox. Ends it where none comes."""
+    kernel.keep_descriptors({0, 1, 2, channel})
+    kernel.set_name(NEXT_NAME)
+    _rehearse({"argv": [], "reset": [], "rlimits": [], "numbers": [0]}, _birth)
+    what, descriptors = _hear(socket.socket(fileno=channel))
+    if not what:
+        os._exit(0)
+    if not descriptors:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "start")
+    return _birth(_read(descriptors[0]), descriptors[1:])
+
+
+def _rehearse(document: Mapping[str, Any], understand: Callable[[Mapping[str, Any], list[int]], object]) -> None:
+    """Hear once what means nothing. To a process that was just forked every page that it touches is copied first, and
+    what was done once ahead need not be waited for later.
+    """
+    near, far = handoff.pair()
+    with near, far, Path(os.devnull).open("rb") as nothing:
+        _tell(near, "rehearse", document, [nothing.fileno()] * 2)
+        _, descriptors = _hear(far)
+        understand(_read(descriptors[0]), descriptors[1:])
+        for fd in descriptors:
+            os.close(fd)
 
 
 def _expect_a_move(group: str) -> None:
@@ -308,6 +386,7 @@ def _wait(groups: Sequence[str], channel: int) -> NoReturn:
         kernel.keep_descriptors({0, 1, 2, channel})
         for group in groups:
             Path(group).write_text(str(os.getpid()))
+        _rehearse(_told(_NOTHING, (), 0)[0], _entry)
         what, descriptors = _hear(socket.socket(fileno=channel))
         if what:
             entry, reset, report = _entry(_read(descriptors[0]), descriptors[1:])

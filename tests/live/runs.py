@@ -15,6 +15,7 @@ FRONT = (sys.executable, "-m", "wicketgate", "run")
 PR_SET_CHILD_SUBREAPER = 36
 KEEPER = "wicketgate-keep"  # what the process that cleans up after a kill is called in /proc/PID/comm
 STARTER = "wicketgate-fork"  # … and the one that forks for a runner
+NEXT = "wicketgate-next"  # … and the one that waits for a runner's next sandbox
 # A background job of a shell, or one under nohup, is started with these ignored, which a run would honour (execve(2)).
 for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.runners import Daemon, alive, daemon
-from tests.live.runs import STARTER, children, name, until
+from tests.live.runs import NEXT, STARTER, children, name, until
 from wicketgate.runner.client import Call, RunnerError
 
 pytestmark = pytest.mark.live
@@ -67,12 +67,9 @@ async def test_none_of_the_two_goes_on_without_the_other(victim: Callable[[Daemo
         until(lambda: not alive(mark) and not any(Path(f"/proc/{pid}").exists() for pid in both))
 
 
-@pytest.mark.root_only
 async def test_what_waits_in_a_session_serves_one_call_and_ends_with_it() -> None:
     with daemon(extra="parked = 0") as made:
         async with made.client() as runner:
-            if (await runner.health()).bounds == "none":
-                pytest.skip("nothing waits where there are no control groups")
             ours = {made.starter()}
             async with runner.session() as session:
                 served: set[int] = set()
@@ -85,4 +82,39 @@ async def test_what_waits_in_a_session_serves_one_call_and_ends_with_it() -> Non
                 await asyncio.to_thread(until, lambda: Path(f"/proc/{waits}/stat").read_text().split()[2] == "Z")
                 assert (await runner.run_in(session.id, Call(bash="exit 9"))).code == 9
             assert named(made) == ours
-            assert set(children(made.processes()[RUNNER])) == ours
+            assert set(children(made.processes()[RUNNER])) - waiting(made) == ours
+
+
+async def test_what_waits_for_the_next_sandbox_serves_that_one_and_may_be_killed() -> None:
+    with daemon(extra="parked = 0") as made:
+        async with made.client() as runner:
+            (first,) = await asyncio.to_thread(until, lambda: waiting(made))
+            async with runner.session(), runner.session():
+                assert name(first) == "bwrap", "it became the first of the two"
+            (second,) = await asyncio.to_thread(until, lambda: waiting(made))
+            os.kill(second, signal.SIGKILL)
+            await asyncio.to_thread(until, lambda: Path(f"/proc/{second}/stat").read_text().split()[2] == "Z")
+            assert (await runner.run(Call(bash="exit 9"))).code == 9
+            (third,) = await asyncio.to_thread(until, lambda: waiting(made))
+            assert {first, second, third} & set(children(made.processes()[RUNNER])) == {third}
+    await asyncio.to_thread(until, lambda: not Path(f"/proc/{third}").exists())
+
+
+async def test_what_waits_for_the_next_sandbox_can_nothing_that_the_starter_cannot() -> None:
+    with daemon(extra="parked = 0") as made:
+        (pid,) = await asyncio.to_thread(until, lambda: waiting(made))
+        held = {str(place.readlink()) for place in Path(f"/proc/{pid}/fd").iterdir() if int(place.name) > 2}
+        assert len(held) == 1
+        assert held.pop().startswith("socket:"), "its own channel, and nothing of the runner's"
+        assert Path(f"/proc/{pid}/environ").read_bytes() == Path(f"/proc/{made.starter()}/environ").read_bytes()
+        assert rights(pid) == rights(made.starter())
+
+
+def waiting(made: Daemon) -> set[int]:
+    """Who waits for the next sandbox."""
+    return {pid for pid in children(made.processes()[RUNNER]) if name(pid) == NEXT}
+
+
+def rights(pid: int) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return [line for line in lines if line.startswith(("Uid", "Gid", "Groups", "Cap", "NoNewPrivs"))]

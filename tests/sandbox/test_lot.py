@@ -183,6 +183,7 @@ def test_another_authority_is_refused_before_anything_is_done(authority: Authori
         script=-1,
         word=-1,
         waiting=0,
+        shell="",
         sources={},
         since=0.0,
         **dict.fromkeys(("built", "child", "ready"), nothing),

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from sandbox.release import APART, GO, MERGED, NOWHERE, SCRIPT_FD, STDIN_FD, WAITS, WORD_FD, script
 
 SHELLS = [words for words in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(words[0])]
+# Told only that it is a shell, each is made to execute env(1); dash, known by its name, executes the command itself.
+PROGRAMS = [pytest.param(words, "", id=words[0]) for words in SHELLS]
+PROGRAMS += [pytest.param(words, "dash", id="dash itself") for words in SHELLS if words[0] == "dash"]
 SHOW = """
 import json, os, sys
 held = [int(n) for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')]
@@ -56,15 +59,22 @@ def piped(content: bytes) -> int:
     return reader
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@pytest.mark.parametrize(("shell", "program"), PROGRAMS)
 @settings(max_examples=40, deadline=None)
 @given(arguments=st.lists(words, max_size=4), values=st.lists(words, max_size=3))
-def test_every_word_arrives_as_it_was(shell: list[str], arguments: list[str], values: list[str]) -> None:
+def test_every_word_arrives_as_it_was(shell: list[str], program: str, arguments: list[str], values: list[str]) -> None:
     environment = [(f"V{number}", value) for number, value in enumerate(values)]
     told = script(
-        (sys.executable, "-I", "-c", SHOW, *arguments), environment, directory="/", stdin=False, outlets=APART
+        (sys.executable, "-I", "-c", SHOW, *arguments),
+        environment,
+        directory="/",
+        stdin=False,
+        outlets=APART,
+        shell=program,
+        left=["LEFT", "V0", "SHLVL", "_"],  # the last two are bash's, which starts the shell here
     )
-    done = perform(shell, told, environ={"LEFT": "over"})
+    assert (b"exec '/usr/bin/env' '-i'" in told) == (program == "")
+    done = perform(shell, told, environ={"LEFT": "over", "V0": "other"})
     found, variables, directory, _, _ = json.loads(done.stdout)
     assert [bytes.fromhex(word) for word in found] == [os.fsencode(word) for word in arguments]
     expected = {name.encode(): os.fsencode(value) for name, value in (*environment, ("PWD", "/"))}
@@ -72,31 +82,33 @@ def test_every_word_arrives_as_it_was(shell: list[str], arguments: list[str], va
     assert directory == "/"
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_every_byte_arrives_as_it_was(shell: list[str]) -> None:
+@pytest.mark.parametrize(("shell", "program"), PROGRAMS)
+def test_every_byte_arrives_as_it_was(shell: list[str], program: str) -> None:
     every = os.fsdecode(bytes(range(1, 256)) * 3)
-    told = script((sys.executable, "-I", "-c", SHOW, every), (), directory="/", stdin=False, outlets=APART)
+    argv = (sys.executable, "-I", "-c", SHOW, every)
+    told = script(argv, (), directory="/", stdin=False, outlets=APART, shell=program)
     assert bytes.fromhex(json.loads(perform(shell, told).stdout)[0][0]) == os.fsencode(every)
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@pytest.mark.parametrize(("shell", "program"), PROGRAMS)
 @pytest.mark.parametrize("stdin", [False, True])
-def test_only_the_three_streams_go_on(shell: list[str], tmp_path: Path, *, stdin: bool) -> None:
+def test_only_the_three_streams_go_on(shell: list[str], program: str, tmp_path: Path, *, stdin: bool) -> None:
     place = tmp_path / "it's $(a) `directory`"
     place.mkdir()
-    told = script((sys.executable, "-I", "-c", SHOW), (), directory=str(place), stdin=stdin, outlets=APART)
+    argv = (sys.executable, "-I", "-c", SHOW)
+    told = script(argv, (), directory=str(place), stdin=stdin, outlets=APART, shell=program)
     done = perform(shell, told, stdin=b"told")
     _, _, directory, held, read = json.loads(done.stdout)
     assert (directory, held, read) == (str(place), [0, 1, 2], "told" if stdin else "")
     assert done.stderr == b"complaint"
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_where_the_output_goes(shell: list[str]) -> None:
+@pytest.mark.parametrize(("shell", "program"), PROGRAMS)
+def test_where_the_output_goes(shell: list[str], program: str) -> None:
     words = ("/bin/sh", "-c", "echo out; echo err >&2")
-    merged = perform(shell, script(words, (), directory="/", stdin=False, outlets=MERGED))
+    merged = perform(shell, script(words, (), directory="/", stdin=False, outlets=MERGED, shell=program))
     assert (merged.stdout, merged.stderr) == (b"out\nerr\n", b"")
-    nowhere = perform(shell, script(words, (), directory="/", stdin=False, outlets=NOWHERE))
+    nowhere = perform(shell, script(words, (), directory="/", stdin=False, outlets=NOWHERE, shell=program))
     assert (nowhere.returncode, nowhere.stdout, nowhere.stderr) == (0, b"", b"")
 
 
@@ -110,6 +122,12 @@ def test_without_its_script_or_without_the_word_nothing_is_executed(shell: list[
     assert perform(shell, told).stdout == b"ran\n"
 
 
-def test_a_zero_byte_is_refused() -> None:
+@pytest.mark.parametrize("program", ["", "dash"])
+def test_a_zero_byte_is_refused(program: str) -> None:
     with pytest.raises(ValueError, match="zero byte"):
-        script(("/bin/echo", "a\0b"), (), directory="/", stdin=False, outlets=APART)
+        script(("/bin/echo", "a\0b"), (), directory="/", stdin=False, outlets=APART, shell=program)
+
+
+def test_a_name_that_no_shell_has_is_left_to_env() -> None:
+    told = script(("/bin/echo",), [("a-b", "c")], directory="/", stdin=False, outlets=APART, shell="dash")
+    assert b"/usr/bin/env" in told
