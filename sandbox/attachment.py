@@ -83,9 +83,12 @@ class Attachment:
     _connection: socket.socket | None = None
     _watch: asyncio.Task[None] | None = None
 
-    async def attach(self) -> None:
-        """Attach for the first time. Raises `AttachError`: then nothing was begun, and it may be called again."""
-        await self._attach()
+    async def attach(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Attach for the first time. Raises `AttachError`: then nothing was begun, and it may be called again.
+
+        `meanwhile` is called when `authority` is known and the broker decides; what it raises ends the attempt.
+        """
+        await self._attach(meanwhile)
         self._watch = asyncio.create_task(self._keep())
 
     async def finish(self) -> Finished | None:
@@ -107,7 +110,7 @@ class Attachment:
         await self._stop_watching()
         self._end("closed")
 
-    async def _attach(self) -> None:
+    async def _attach(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         connection = await self._connect()
         try:
             greeting = await self._receive(connection)
@@ -122,6 +125,7 @@ class Attachment:
                 raise AttachError("", f"the broker went away: {error.strerror}") from error
             finally:
                 listeners.close()  # the broker's copies are the only ones from here on
+            meanwhile()
             answer = await self._receive(connection)
             if not isinstance(answer, Attached):
                 raise _as_error(answer)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from certs.errors import TrustBundleError
-from certs.kit import kits_directory, prepare_kit
+from certs.kit import Kit, kits_directory, prepare_kit
 from netns.bridge import Bridge
 from sandbox.attachment import AttachError, Attachment, State
 from sandbox.bridge import open_bridge
@@ -66,10 +66,9 @@ async def lay_cable(
     attachment = Attachment(
         bridge=bridge, socket_path=attach, session=lease.session, call=lease.call, grant=lease.grant
     )
+    kits: list[tuple[Kit, tuple[HomeFile, ...]]] = []
     try:
-        await attachment.attach()
-        kit = prepare_kit(kits_directory(state), ca_pem=attachment.authority, now=datetime.now(UTC))
-        home = tuple(HomeFile(content=content, place=place) for content, place in kit.home_files())
+        await attachment.attach(lambda: kits.append(_kit(state, attachment.authority)))
     except AttachError as error:
         bridge.close()
         raise _not_attached(error) from error
@@ -82,6 +81,7 @@ async def lay_cable(
         await attachment.close()
         bridge.close()
         raise
+    ((kit, home),) = kits
     return Cable(
         bridge=bridge,
         attachment=attachment,
@@ -89,6 +89,11 @@ async def lay_cable(
         environment=tuple(kit.environment.items()),
         home=home,
     )
+
+
+def _kit(state: Path, authority: bytes) -> tuple[Kit, tuple[HomeFile, ...]]:
+    kit = prepare_kit(kits_directory(state), ca_pem=authority, now=datetime.now(UTC))
+    return kit, tuple(HomeFile(content=content, place=place) for content, place in kit.home_files())
 
 
 def _not_attached(error: AttachError) -> LaunchError:
