@@ -10,6 +10,7 @@ from wicketgate.guard import UsageError
 from wicketgate.report import report
 from wicketgate.run import Request, run
 from wicketgate.speech import load_documents
+from wicketgate.start import load_capture
 
 if TYPE_CHECKING:  # loaded where something is allowed; a command without a network needs none of it
     from broker.policy.addresses import Address
@@ -51,6 +52,7 @@ def run_typed(  # noqa: PLR0913  one parameter an option
         return run_through(runner=runner, command=command, workspace=workspace, grant=_grant_id(grant), timeout=timeout)
     if json:
         load_documents()
+        load_capture()
     rules = _policy(allow, None if policy is None else Path(policy), private)
     if rules is None and (resolve or cacert):
         raise UsageError("--resolve and --cacert only mean something together with --allow or --policy.")

@@ -1,11 +1,15 @@
 """How a `wicketgate run` went: its exit code, and what is said of it."""
 
+from typing import TYPE_CHECKING
+
 from sandbox.errors import Code
 from sandbox.supervise import Ending
 from wicketgate.guard import REFUSED
-from wicketgate.output import Stream
 from wicketgate.speech import print_document, say
 from wicketgate.start import Outcome
+
+if TYPE_CHECKING:
+    from wicketgate.output import Stream
 
 
 def report(outcome: Outcome, *, as_json: bool) -> int:
@@ -62,5 +66,5 @@ def _document(outcome: Outcome) -> dict[str, object]:
     return document
 
 
-def _text(stream: Stream) -> dict[str, object]:
+def _text(stream: "Stream") -> dict[str, object]:
     return {"text": stream.kept.decode("utf-8", "replace"), "dropped_bytes": stream.dropped}

@@ -5,6 +5,7 @@ After `Start.dropped` nothing may be imported: the serving user may not be able 
 
 import contextlib
 import gc
+import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,13 +16,10 @@ from netns.kernel import enter_user_namespace, explain_namespaces
 from sandbox.construct import Ground, build, preload
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host
-from sandbox.last_words import with_last_words
-from sandbox.ownership import lend_workspace
 from sandbox.spec import Authority as Rights
 from sandbox.spec import Call, SandboxSpec, Terminal
 from sandbox.supervise import Ending, check_interrupted, supervise
 from wicketgate.identity import Identity, lend_pipes, prepare_state
-from wicketgate.output import Capture, Captured
 from wicketgate.speech import say
 
 if TYPE_CHECKING:  # a command without a network needs none of these, and they are most of the start's time
@@ -31,6 +29,7 @@ if TYPE_CHECKING:  # a command without a network needs none of these, and they a
     from broker.policy.rules import Policy
     from sandbox.protect import Keeper
     from sandbox.workspace import Workspace
+    from wicketgate.output import Capture, Captured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class Outcome:
     session: str
     ending: Ending
     finished: "Finished | None" = None
-    output: Captured | None = None
+    output: "Captured | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +83,8 @@ class Start:
         """
         if not self.identity.is_current:
             if self.request.workspace is not None:
+                from sandbox.ownership import lend_workspace  # noqa: PLC0415
+
                 lend_workspace(self.request.workspace, uid=self.identity.uid, gid=self.identity.gid)
             lend_pipes(self.identity)
         self.identity.become()
@@ -119,7 +120,7 @@ class Start:
         *,
         broker: int | None = None,
         drains: Mapping[int, Callable[[], bool]] | None = None,
-    ) -> tuple[Ending, Captured | None]:
+    ) -> "tuple[Ending, Captured | None]":
         """Start the command and wait for its end. `ground`: from `dropped`.
 
         `broker`: a child whose end ends the command. `drains`: further descriptors to look after, as in `supervise`.
@@ -128,7 +129,7 @@ class Start:
         spec = SandboxSpec(
             call=Call(argv=request.argv, timeout=request.timeout), authority=rights, terminal=request.terminal
         )
-        capture = Capture() if request.capture else None
+        capture = _capture() if request.capture else None
         with contextlib.nullcontext() if capture is None else capture:
             stdio = capture.stdio if capture is not None else {}
             check_interrupted()
@@ -137,6 +138,8 @@ class Start:
             except LaunchError as error:
                 if capture is None:
                     raise
+                from sandbox.last_words import with_last_words  # noqa: PLC0415  loaded by `load_capture`
+
                 raise with_last_words(error, capture.errors) from error
             keeper = None if ground.keeper is None else ground.keeper.pid
             settle_memory()
@@ -145,6 +148,18 @@ class Start:
             for finding in built.settle():
                 say(f"{finding.path} was {finding.done}")
         return ending, capture.result() if capture is not None else None
+
+
+def load_capture() -> None:
+    """Load what a run needs whose output is captured."""
+    for name in ("sandbox.last_words", "wicketgate.output"):
+        importlib.import_module(name)
+
+
+def _capture() -> "Capture":
+    from wicketgate.output import Capture  # noqa: PLC0415  loaded by `load_capture`
+
+    return Capture()
 
 
 def settle_memory() -> None:
