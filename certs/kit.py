@@ -7,7 +7,6 @@ make it at once. It holds public certificates only. Standard library only: this 
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -154,7 +153,7 @@ def _write_kit(
         os.utime(making, (now.timestamp(), now.timestamp()))
         _put(making, path)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        _remove(making)
 
 
 def _write_home(home: Path, added: Sequence[bytes]) -> None:
@@ -184,7 +183,7 @@ def _put(making: Path, path: Path) -> None:
     except OSError:
         if (path / _READY).exists():  # another start was first, with the same content
             return
-        shutil.rmtree(path, ignore_errors=True)  # not a whole kit: someone deleted a part of it
+        _remove(path)  # not a whole kit: someone deleted a part of it
         making.rename(path)
 
 
@@ -194,4 +193,10 @@ def _sweep(directory: Path, now: datetime) -> None:
         limit = 3600.0 if entry.name.startswith(".making-") else _UNUSED.total_seconds()
         with suppress(FileNotFoundError):  # another start's, which has just finished
             if now.timestamp() - entry.stat().st_mtime > limit:
-                shutil.rmtree(entry, ignore_errors=True)
+                _remove(entry)
+
+
+def _remove(directory: Path) -> None:
+    import shutil  # noqa: PLC0415  (5 ms that a start which finds its kit saves)
+
+    shutil.rmtree(directory, ignore_errors=True)

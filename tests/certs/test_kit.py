@@ -199,7 +199,16 @@ def test_a_start_that_finds_its_kit_imports_nothing_heavy(tmp_path: Path) -> Non
     prepare_kit(tmp_path / "kits", ca_pem=authority.pem(NOW), now=NOW)
     command = [sys.executable, "-c", LEAN, str(tmp_path), NOW.isoformat()]
     loaded = set(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split())
-    assert not loaded & {"ssl", "asyncio", "cryptography", "certs.bundle", "certs.authority", "subprocess", "sqlite3"}
+    assert not loaded & {
+        "ssl",
+        "asyncio",
+        "shutil",
+        "cryptography",
+        "certs.bundle",
+        "certs.authority",
+        "subprocess",
+        "sqlite3",
+    }
 
 
 def test_a_missing_system_bundle_is_said(tmp_path: Path) -> None:
