@@ -129,11 +129,11 @@ class Broker:
 
     async def grant(self, grant: str) -> Grant:
         """A grant with its use. Raises `NotFound`."""
-        return await self._ask("GET", _place("grants", grant), Grant)
+        return await self._ask("GET", _place("/v1/grants/", grant), Grant)
 
     async def revoke(self, grant: str) -> Grant:
         """Revoke a grant; its tunnels are cut when this returns. Raises `NotFound`."""
-        return await self._ask("DELETE", _place("grants", grant), Grant)
+        return await self._ask("DELETE", _place("/v1/grants/", grant), Grant)
 
     async def grants(self, *, call: str | None = None, state: GrantState | None = None) -> AsyncIterator[Grant]:
         """All grants, oldest first, fetched page by page."""
@@ -173,11 +173,11 @@ class Broker:
 
     async def session(self, session: str) -> schema.Session:
         """One attached session. Raises `NotFound`."""
-        return await self._ask("GET", _place("sessions", session), schema.Session)
+        return await self._ask("GET", _place("/v1/sessions/", session), schema.Session)
 
     async def cut_session(self, session: str) -> schema.Session:
         """Cut a session from the network for good. Raises `NotFound`."""
-        return await self._ask("DELETE", _place("sessions", session), schema.Session)
+        return await self._ask("DELETE", _place("/v1/sessions/", session), schema.Session)
 
     async def explain(self, url: str, *, method: str = "GET", grant: str | None = None) -> schema.Explanation:
         """What would be decided on a request now, and what would turn it. Raises `InvalidRequest`, `NotFound`."""
@@ -215,9 +215,10 @@ class Broker:
             raise BrokerError(f"{self.path} answers what no broker does: {error}") from error
 
 
-def _place(kind: str, identity: str) -> str:
-    """The path of one of a kind. Raises NotFound for what is no id."""
+def _place(above: str, identity: str) -> str:
+    """A path with an id in it. Raises NotFound for what is none."""
     if is_id(identity):
-        return f"/v1/{kind}/{identity}"
+        return f"{above}{identity}"
     title, detail = "There is nothing of this id.", f"{identity!r} is no id."
-    raise NotFound(Problem(type="about:blank", title=title, status=404, detail=detail, code=f"unknown_{kind[:-1]}"))
+    code = "unknown_grant" if above.endswith("/grants/") else "unknown_session"
+    raise NotFound(Problem(type="about:blank", title=title, status=404, detail=detail, code=code))

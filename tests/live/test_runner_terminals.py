@@ -171,6 +171,36 @@ async def test_pasted_text_is_text(runner: Runner, terminal: str) -> None:
             await runner.send(terminal, control)
 
 
+async def test_a_key_is_one_that_there_is(runner: Runner, terminal: str) -> None:
+    """tmux types a name that it does not know letter by letter."""
+    for key in (
+        "Entr",
+        "NoSuchKey",
+        "enter",
+        "F13",
+        "C-",
+        "",
+        "-t",
+        ";",
+        "M-;",
+        "é",
+        "0x41",
+        "Enter\n",
+        "C-C-C-C-x",
+        "User0",
+    ):
+        with pytest.raises(RunnerError, match="invalid_field"):
+            await runner.send(terminal, keys=(key,))
+    await runner.run_in_terminal(terminal, "bind -x '\"\\e[24~\": echo twelve'; bind -x '\"\\C-x\": echo ex'")
+    for key, shows in (("F12", "twelve"), ("C-x", "ex"), ("x", r"\$ x")):
+        await runner.send(terminal, keys=(key,))
+        await shown(runner, terminal, shows)
+    names = "Escape Space Tab BTab BSpace Up Down Left Right Home End PageUp PageDown Insert Delete NPage PPage IC DC"
+    await runner.send(
+        terminal, keys=(*names.split(), *(f"F{number}" for number in range(1, 13)), "C-M-S-Up", "~", "!", '"')
+    )
+
+
 async def _until_idle(runner: Runner, terminal: str) -> str:
     while True:
         with contextlib.suppress(RunnerError):  # busy

@@ -124,6 +124,8 @@ def run_command(socket: Path | None, as_json: bool, timeout: float, identity: st
         sys.stdout.flush()
         if done.timed_out:
             say("the command was ended when its time was up" + ("; the shell is new" if done.shell_replaced else ""))
+        elif done.code is None:
+            say("the terminal has ended, and with it the command")
     return TIMED_OUT if done.timed_out else done.code if done.code is not None else 125
 
 

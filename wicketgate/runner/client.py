@@ -125,15 +125,15 @@ class Runner:
 
     async def show_session(self, session: str) -> schema.SessionState:
         """One session."""
-        return await self._ask("GET", _place("sessions", session), schema.SessionState)
+        return await self._ask("GET", _place("/v1/sessions/", session), schema.SessionState)
 
     async def close_session(self, session: str) -> schema.SessionState:
         """End everything in a session."""
-        return await self._ask("DELETE", _place("sessions", session), schema.SessionState)
+        return await self._ask("DELETE", _place("/v1/sessions/", session), schema.SessionState)
 
     def stream_in(self, session: str, call: Call) -> AsyncIterator[schema.RunEvent]:
         """Run a command in a session; its events."""
-        return self._events(_place("sessions", session, "/runs"), schema.SessionRun(call=call))
+        return self._events(_place("/v1/sessions/", session, "/runs"), schema.SessionRun(call=call))
 
     async def run_in(
         self, session: str, call: Call, *, on_output: Callable[[schema.Output], None] | None = None
@@ -154,25 +154,27 @@ class Runner:
 
     async def show_job(self, job: str) -> schema.JobState:
         """One job."""
-        return await self._ask("GET", _place("jobs", job), schema.JobState)
+        return await self._ask("GET", _place("/v1/jobs/", job), schema.JobState)
 
     async def logs(self, job: str, *, offset: int = 0, follow: bool = False) -> AsyncIterator[schema.LogEvent]:
         """What a job wrote from `offset` on; the last event tells where to go on."""
         query = {"offset": str(offset), "follow": "true" if follow else "false"}
-        async for line in self._lines("GET", _place("jobs", job, "/logs"), query=query):
+        async for line in self._lines("GET", _place("/v1/jobs/", job, "/logs"), query=query):
             yield _decode_log_event(line)
 
     async def wait_job(self, job: str, *, seconds: float = 60.0) -> schema.JobState:
         """Wait until a job is over, or the time is up."""
-        return await self._ask("GET", _place("jobs", job, "/wait"), schema.JobState, query={"timeout": repr(seconds)})
+        return await self._ask(
+            "GET", _place("/v1/jobs/", job, "/wait"), schema.JobState, query={"timeout": repr(seconds)}
+        )
 
     async def stop_job(self, job: str) -> schema.JobState:
         """End everything of a job."""
-        return await self._ask("POST", _place("jobs", job, "/stop"), schema.JobState)
+        return await self._ask("POST", _place("/v1/jobs/", job, "/stop"), schema.JobState)
 
     async def remove_job(self, job: str) -> schema.JobState:
         """Forget a job that is over."""
-        return await self._ask("DELETE", _place("jobs", job), schema.JobState)
+        return await self._ask("DELETE", _place("/v1/jobs/", job), schema.JobState)
 
     # ---- terminals -------------------------------------------------------------------------------------------------
 
@@ -189,31 +191,31 @@ class Runner:
 
     async def show_terminal(self, terminal: str) -> schema.TerminalState:
         """One terminal."""
-        return await self._ask("GET", _place("terminals", terminal), schema.TerminalState)
+        return await self._ask("GET", _place("/v1/terminals/", terminal), schema.TerminalState)
 
     async def send(self, terminal: str, text: str = "", *, keys: tuple[str, ...] = ()) -> schema.TerminalState:
         """Paste text, then press keys by name (`Enter`, `C-c`, `Up`)."""
         body = schema.SendToTerminal(text=text, keys=list(keys))
-        return await self._ask("POST", _place("terminals", terminal, "/send"), schema.TerminalState, body)
+        return await self._ask("POST", _place("/v1/terminals/", terminal, "/send"), schema.TerminalState, body)
 
     async def read(self, terminal: str, *, scrollback: bool = False, join: bool = False) -> schema.Screen:
         """What a terminal shows, or all that is kept."""
         query = {"scrollback": str(scrollback).lower(), "join": str(join).lower()}
-        return await self._ask("GET", _place("terminals", terminal, "/screen"), schema.Screen, query=query)
+        return await self._ask("GET", _place("/v1/terminals/", terminal, "/screen"), schema.Screen, query=query)
 
     async def run_in_terminal(self, terminal: str, command: str, *, seconds: float = 60.0) -> schema.TerminalResult:
         """Have a terminal's shell run a command line, and wait for its end."""
         body = schema.RunInTerminal(command=command, timeout=seconds)
-        return await self._ask("POST", _place("terminals", terminal, "/run"), schema.TerminalResult, body)
+        return await self._ask("POST", _place("/v1/terminals/", terminal, "/run"), schema.TerminalResult, body)
 
     async def resize(self, terminal: str, columns: int, rows: int) -> schema.TerminalState:
         """Change a terminal's size."""
         body = schema.ResizeTerminal(columns=columns, rows=rows)
-        return await self._ask("POST", _place("terminals", terminal, "/resize"), schema.TerminalState, body)
+        return await self._ask("POST", _place("/v1/terminals/", terminal, "/resize"), schema.TerminalState, body)
 
     async def close_terminal(self, terminal: str) -> schema.TerminalState:
         """End everything in a terminal."""
-        return await self._ask("DELETE", _place("terminals", terminal), schema.TerminalState)
+        return await self._ask("DELETE", _place("/v1/terminals/", terminal), schema.TerminalState)
 
     @asynccontextmanager
     async def attach(
@@ -227,7 +229,7 @@ class Runner:
             )
         except aiohttp.WSServerHandshakeError:
             # The refusal's body is only told to a plain request.
-            await self._ask("GET", _place("terminals", terminal, "/attach"), schema.TerminalState, query=query)
+            await self._ask("GET", _place("/v1/terminals/", terminal, "/attach"), schema.TerminalState, query=query)
             raise
         except aiohttp.ClientConnectionError as error:
             raise _unreachable(f"{self.socket}: {error}") from error
@@ -317,10 +319,10 @@ class Runner:
             raise _unreachable(f"{self.socket}: {error}") from error
 
 
-def _place(kind: str, identity: str, rest: str = "") -> str:
-    """The path of one of a kind. Raises RunnerError for what is no id."""
+def _place(above: str, identity: str, rest: str = "") -> str:
+    """A path with an id in it. Raises RunnerError for what is none."""
     if is_id(identity):
-        return f"/v1/{kind}/{identity}{rest}"
+        return f"{above}{identity}{rest}"
     title, detail = "There is nothing of this id.", f"{identity!r} is no id."
     raise RunnerError(schema.Problem(type="about:blank", title=title, status=404, detail=detail, code="unknown_id"))
 

@@ -28,6 +28,14 @@ type Argument = Annotated[str, Meta(max_length=MAX_SCRIPT, pattern=r"^[^\x00]*(?
 type Columns = Annotated[int, Meta(ge=2, le=1000)]
 type Rows = Annotated[int, Meta(ge=2, le=1000)]
 type Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*(?![\s\S])")]
+# tmux types a name that it does not know letter by letter. No `;`, which parts its commands.
+type Key = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?:[CMS]-){0,3}(?:Enter|Escape|Space|B?Tab|BSpace|Up|Down|Left|Right|Home|End|Page(?:Up|Down)"
+        r"|[NP]Page|Pg(?:Up|Dn)|Insert|Delete|[ID]C|F(?:[1-9]|1[0-2])|[!-:<-~])(?![\s\S])"
+    ),
+]
 # Relative, without a step up; where links lead inside the sandbox is the sandbox's own matter.
 type Directory = Annotated[
     str, Meta(max_length=4096, pattern=r"^(?!/)(?!(?:[^\x00]*/)?\.\.(?:/|(?![\s\S])))[^\x00]*(?![\s\S])")
@@ -139,11 +147,15 @@ class OpenTerminal(Sent, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class SendToTerminal(Sent, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`text` as if pasted (no control characters but tab and line end), then `keys` by name, for example `C-c`."""
+    """`text` as if pasted (no control characters but tab and line end), then `keys` by name, for example `C-c`.
+
+    A key is a character of ASCII or `Enter`, `Escape`, `Space`, `Tab`, `BTab`, `BSpace`, `Up`, `Down`, `Left`, `Right`,
+    `Home`, `End`, `PageUp`, `PageDown`, `Insert`, `Delete`, `F1` to `F12`, after any of `C-`, `M-` and `S-`.
+    """
 
     text: Annotated[str, Meta(max_length=1 << 20, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f\x80-\x9f]*(?![\s\S])")] = ""
     keys: Annotated[
-        list[Annotated[str, Meta(pattern=r"^(?:[CMS]-){0,3}(?:[A-Za-z][A-Za-z0-9]{0,10}|[!-:<-~])(?![\s\S])")]],
+        list[Key],
         Meta(max_length=100),
     ] = []
 
