@@ -2,6 +2,7 @@
 for, a document. 125 means that Wicketgate itself refused or failed.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from wicketgate.typed import REPEATED, SINGLE
 
 REFUSED, INTERRUPTED = 125, 130
 VALUED = frozenset(f"--{name}" for name in SINGLE | REPEATED)
+# Disk, descriptors, memory, processes: nothing that anybody here has done wrong.
+_EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 EXIT_CODES = {Code.COMMAND_NOT_FOUND: 127, Code.COMMAND_NOT_EXECUTABLE: 126}
 
 
@@ -40,13 +43,20 @@ def guarded(words: list[str], run: Callable[[], int]) -> int:
         return _refuse(words, "interrupted", "interrupted", INTERRUPTED)
     except BrokenPipeError:
         return REFUSED  # whoever read the output has gone
+    except OSError as error:
+        if error.errno not in _EXHAUSTED:
+            return _own_fault(words, error)
+        where = f", {error.filename}" if error.filename else ""
+        return _refuse(words, "exhausted", f"The system has no more of it ({error.strerror}{where}). Free some.")
     except Exception as error:  # noqa: BLE001  no traceback reaches a user who did not ask for it
-        if os.environ.get("WICKETGATE_DEBUG") == "1":
-            sys.excepthook(type(error), error, error.__traceback__)  # needs no module that may be unreadable by now
-        cure = "Run it again with WICKETGATE_DEBUG=1 and report what that prints."
-        return _refuse(
-            words, "internal_error", f"An error of Wicketgate itself ({type(error).__name__}: {error}). {cure}"
-        )
+        return _own_fault(words, error)
+
+
+def _own_fault(words: list[str], error: Exception) -> int:
+    if os.environ.get("WICKETGATE_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)  # needs no module that may be unreadable by now
+    cure = "Run it again with WICKETGATE_DEBUG=1 and report what that prints."
+    return _refuse(words, "internal_error", f"An error of Wicketgate itself ({type(error).__name__}: {error}). {cure}")
 
 
 def _refuse(words: list[str], code: str, message: str, exit_code: int = REFUSED) -> int:

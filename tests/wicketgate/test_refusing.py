@@ -1,12 +1,13 @@
 """Whether a refusal is owed as a document, and what a sentence may do to a terminal."""
 
+import errno
 import os
 from collections.abc import Callable
 
 import pytest
 
 from netns.kernel import explain_namespaces
-from wicketgate.guard import wants_document
+from wicketgate.guard import guarded, wants_document
 from wicketgate.speech import print_document, say
 
 
@@ -78,3 +79,15 @@ def test_a_document_is_one_line_of_ascii(told: Callable[[int, Callable[[], objec
 @pytest.mark.parametrize(("code", "said"), [(28, "limit"), (87, "limit"), (1, "not permitted"), (13, "denied")])
 def test_a_refused_namespace_is_explained(code: int, said: str) -> None:
     assert said in explain_namespaces(OSError(code, os.strerror(code)))
+
+
+@pytest.mark.parametrize(("code", "ours"), [(errno.ENOSPC, False), (errno.EMFILE, False), (errno.EINVAL, True)])
+def test_what_the_system_has_no_more_of_is_no_error_of_ours(
+    told: Callable[[int, Callable[[], object]], bytes], code: int, ours: bool
+) -> None:
+    def fail() -> int:
+        raise OSError(code, os.strerror(code))
+
+    said = told(2, lambda: guarded([], fail)).decode()
+    assert ("error of Wicketgate itself" in said) is ours
+    assert os.strerror(code) in said
