@@ -5,11 +5,15 @@ in raw mode or in the hands of a process group that is gone; what follows us the
 """
 
 import contextlib
+import fcntl
 import os
 import signal
+import struct
 import termios
 from types import TracebackType
 from typing import Self
+
+TIOCGEXCL = 0x80045440  # ioctl_tty(2)
 
 
 class KeptTerminal:
@@ -18,6 +22,7 @@ class KeptTerminal:
     def __init__(self) -> None:
         self._fd = -1
         self._settings: list[int | list[bytes | int]] = []
+        self._exclusive = False
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError, termios.error):
@@ -28,6 +33,7 @@ class KeptTerminal:
                 return self
             self._fd = fd
             self._settings = termios.tcgetattr(fd)
+            self._exclusive = _is_exclusive(fd)
         return self
 
     def __exit__(
@@ -49,6 +55,12 @@ class KeptTerminal:
             os.tcsetpgrp(self._fd, os.getpgrp())
         if self._settings and termios.tcgetattr(self._fd) != self._settings:
             termios.tcsetattr(self._fd, termios.TCSANOW, self._settings)
+        if not self._exclusive and _is_exclusive(self._fd):  # nobody but root could open it any more
+            fcntl.ioctl(self._fd, termios.TIOCNXCL)
+
+
+def _is_exclusive(fd: int) -> bool:
+    return bool(struct.unpack("i", fcntl.ioctl(fd, TIOCGEXCL, bytes(4)))[0])
 
 
 def _lives(group: int) -> bool:

@@ -157,6 +157,18 @@ def test_the_terminal_is_given_back_as_it_was(script: str) -> None:
         terminal.end()
 
 
+@pytest.mark.parametrize("end", ["", "import os; os.kill(os.getpid(), 9)"])
+def test_the_terminal_can_be_opened_again(end: str) -> None:
+    """Exclusive mode lets nobody but root open it, /dev/tty neither (ioctl_tty(2), TIOCEXCL)."""
+    take = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCEXCL); print('taken', flush=True); {end}"
+    look = "import fcntl; print('exclusive', *fcntl.ioctl(0, 0x80045440, bytes(4)))"
+    outer = f'{RUN} -- /usr/bin/python3 -c "$0"; /usr/bin/python3 -c "$1"'
+    with Pty(["/bin/sh", "-c", outer, take, look]) as terminal:
+        terminal.wait_for("taken")
+        terminal.wait_for("exclusive 0 0 0 0")
+        assert terminal.end() == 0
+
+
 def test_the_command_cannot_type_for_its_caller() -> None:
     with on_terminal("--", "/usr/bin/python3", "-c", TYPE_FOR_CALLER) as terminal:
         terminal.wait_for("all refused")
