@@ -29,7 +29,7 @@ from sandbox.launch import Entry, Here, Launched, Starter, launch
 from sandbox.limits import OOM_SCORE_ADJ, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
 from sandbox.plan import HostLayout, Operation, plan
 from sandbox.spec import Mode, SandboxSpec
-from sandbox.supervise import children
+from sandbox.supervise import children, read_process
 
 if TYPE_CHECKING:  # loaded where there is a workspace or a control group: a command without them starts faster
     from sandbox import cgroups, protect
@@ -211,11 +211,7 @@ def _lives_on(pid: int) -> bool:
 
 def _status(pid: int) -> str:
     """A process's status file; empty where it is gone."""
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123  as little as can be
-            return file.read(8192).decode("ascii", "replace")
-    except OSError:
-        return ""
+    return read_process(f"{pid}/status").decode("ascii", "replace")
 
 
 def _field(status: str, name: str) -> str:
@@ -250,12 +246,14 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
     undo: contextlib.ExitStack,
 ) -> Built:
     """Launch it held; its `init` is not known yet."""
+    starter = ground.starter or Here(announce=None if ground.keeper is None else ground.keeper.announce)
     group = _group(ground.support, limits, undo)
+    for members in _members(group)[:1]:  # the kernel takes one lock for all of them
+        starter.expect_move(members)
     rlimits = clamp(outer_rlimits(limits, memory_bounded=_bounds_memory(group, ground)), _hard_limit)
     authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
     laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
     seccomp = _filter(spec, ground.host)
-    starter = ground.starter or Here(announce=None if ground.keeper is None else ground.keeper.announce)
     launched = launch(
         laid_out,
         bwrap_fd=ground.host.bwrap_fd,
@@ -263,7 +261,6 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
         stdio=stdio,
         held=True,
         network=network,
-        group=next(iter(_members(group)), ""),
         starter=starter,
     )
     undo.callback(_abandon, launched)

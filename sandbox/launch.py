@@ -72,14 +72,12 @@ class Birth:
     """All that a child needs, made before it is born, so that nothing can fail for want of it afterwards.
 
     `descriptors`: number in the child → descriptor of whoever prepared it. `network`: a namespace to join, or -1.
-    `group`: a `cgroup.procs` file into which somebody is going to be moved when the child has mounted everything.
     """
 
     argv: tuple[str, ...]
     bwrap_fd: int
     descriptors: Mapping[int, int]
     network: int = -1
-    group: str = ""
     reset: tuple[int, ...] = ()  # signals that get their default action back
     rlimits: tuple[tuple[int, int, int], ...] = ()
 
@@ -92,6 +90,9 @@ class Starter(Protocol):
 
     def expect_birth(self) -> None:
         """Say that a further sandbox may come: what can be done for it ahead is done meanwhile. Never waits."""
+
+    def expect_move(self, group: str) -> None:
+        """Say that somebody is going to be moved into the group with this `cgroup.procs` soon. Never waits."""
 
     def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
         """Have a process born that starts an entry (`join` below); its pid. Raises OSError."""
@@ -130,6 +131,9 @@ class Here:
     def expect_birth(self) -> None:
         """Not here: what waits would hold all that this process has in memory."""
 
+    def expect_move(self, group: str) -> None:
+        """Nor here."""
+
     def join(self, entry: "Entry", reset: tuple[int, ...], report: int) -> int:
         """Fork it."""
         pid = os.fork()
@@ -149,14 +153,13 @@ def launch(  # noqa: PLR0913  one parameter a part
     stdio: Mapping[int, int] | None = None,
     held: bool = False,
     network: int | None = None,
-    group: str = "",
     starter: Starter | None = None,
 ) -> Launched:
     """Start the plan. `held`: stop when everything is mounted and given up, before the command.
 
     The calling thread must stay alive. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
     descriptors of the caller; of the first three, what it does not name is inherited. `network`: a namespace for the
-    sandbox, None where it gets one of its own or the starter is in it. `group`: as for a `Birth`.
+    sandbox, None where it gets one of its own or the starter is in it.
     """
     with contextlib.ExitStack() as files, contextlib.ExitStack() as ours:
         supplied: dict[int, int] = {}
@@ -193,7 +196,6 @@ def launch(  # noqa: PLR0913  one parameter a part
             bwrap_fd=bwrap_fd,
             descriptors={**(stdio or {}), **supplied},
             network=-1 if network is None else network,
-            group=group,
             reset=_signals_to_reset(),
             rlimits=plan.rlimits,
         )

@@ -61,16 +61,18 @@ class RunnersStarter:
         document = {"argv": birth.argv, "reset": birth.reset, "rlimits": birth.rlimits, "numbers": numbers}
         waiting, self._next = self._next, None
         pid = waiting.give("bear", document, descriptors) if waiting is not None else 0
-        pid = pid or self._ask("bear", document, descriptors)
-        if birth.group:
-            _tell(self._channel, "expect", {"group": birth.group}, [])
-        return pid
+        return pid or self._ask("bear", document, descriptors)
 
     def expect_birth(self) -> None:
         """As `launch.Starter` has it."""
         if self._next is None:
             with contextlib.suppress(OSError):  # without one it takes longer, that is all
                 self._next = self._have_wait("await", {})
+
+    def expect_move(self, group: str) -> None:
+        """As `launch.Starter` has it."""
+        with contextlib.suppress(OSError):  # the kernel then waits when the move is made
+            _tell(self._channel, "expect", {"group": group}, [])
 
     def join(self, entry: Entry, reset: tuple[int, ...], report: int) -> int:
         """As `launch.Starter` has it."""

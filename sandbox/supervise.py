@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from netns import kernel
 from sandbox.launch import Launched
@@ -23,6 +22,7 @@ WAITED = FORWARDED | {signal.SIGCHLD}
 BY_SOMEBODY = frozenset({0, -1, -6})  # SI_USER, SI_QUEUE, SI_TKILL: not the terminal's (sigaction(2))
 GRACE = 0.5  # seconds between the polite and the final signal of a timeout; and for a command to come into being
 LONGEST_WAIT = 86_400_000.0  # milliseconds; poll(2) takes 24 days at most
+CHUNK = 16384  # bytes of a file below /proc that are read at once
 LOOK_AGAIN = 5.0  # milliseconds: nothing tells us when the command has been forked
 TIMED_OUT, FAILED, BY_SIGNAL = 124, 125, 128
 
@@ -211,9 +211,22 @@ def signal_command(bwrap: int, number: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """The children of a process's first thread; none where it is gone (proc_pid_children(5))."""
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+    return [int(word) for word in read_process(f"{pid}/task/{pid}/children").split()]
+
+
+def read_process(name: str) -> bytes:
+    """A file below /proc; empty where the process is gone. With as few system calls as can be: a start waits for it."""
+    content = b""
+    try:
+        file = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while piece := os.read(file, CHUNK):
+                content += piece
+        finally:
+            os.close(file)
+    except OSError:
+        return b""
+    return content
 
 
 def _reap(pid: int) -> int | None:
