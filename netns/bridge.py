@@ -36,11 +36,15 @@ UNLIMITED = ("net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit")
 
 @dataclass(slots=True, kw_only=True)
 class Bridge:
-    """Both namespaces, as descriptors, and the sockets in the bridge. Close it to let them go."""
+    """Both namespaces, as descriptors, and the sockets in the bridge. Close it to let them go.
+
+    `filters`: a socket in each of both, over which its rules were made. A socket stays in its namespace.
+    """
 
     bridge_fd: int
     sandbox_fd: int
     listeners: Listeners
+    filters: tuple[Netlink, ...]
     ipv6: bool
 
     def __enter__(self) -> Self:
@@ -52,6 +56,8 @@ class Bridge:
     def close(self) -> None:
         """Drop the descriptors. The namespaces end with the last process or socket in them."""
         self.listeners.close()
+        for netlink in self.filters:
+            netlink.close()
         for fd in (self.bridge_fd, self.sandbox_fd):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -70,11 +76,7 @@ class Bridge:
 
     def count_refused(self) -> int:
         """How many packets were refused since the start (UDP, ICMP and whatever else is not TCP or a name query)."""
-        total = 0
-        for fd in (self.bridge_fd, self.sandbox_fd):
-            os.setns(fd, os.CLONE_NEWNET)
-            total += nftables.count_refused()
-        return total
+        return sum(map(nftables.count_refused, self.filters))
 
 
 def build_bridge() -> Bridge:
@@ -92,16 +94,28 @@ def build_bridge() -> Bridge:
                 bridge.apply(_bridge_messages(sandbox_fd, versions))
                 listeners = open_listeners(ipv6=6 in versions)
                 undo.callback(listeners.close)
-                with Netlink(NETLINK_NETFILTER) as filters:
-                    filters.apply(nftables.bridge_rules(listeners.capture_port))
+                filters = [_filters(nftables.bridge_rules(listeners.capture_port), undo)]
                 sandbox.apply(_sandbox_messages(versions))
                 _wait_operational(bridge, GATE[0])
                 _wait_operational(sandbox, ETH0[0])
         os.setns(sandbox_fd, os.CLONE_NEWNET)
-        with Netlink(NETLINK_NETFILTER) as filters:
-            filters.apply(nftables.sandbox_rules())
+        filters.append(_filters(nftables.sandbox_rules(), undo))
         undo.pop_all()
-    return Bridge(bridge_fd=bridge_fd, sandbox_fd=sandbox_fd, listeners=listeners, ipv6=6 in versions)
+    return Bridge(
+        bridge_fd=bridge_fd,
+        sandbox_fd=sandbox_fd,
+        listeners=listeners,
+        filters=tuple(filters),
+        ipv6=6 in versions,
+    )
+
+
+def _filters(rules: list[Message], undo: contextlib.ExitStack) -> Netlink:
+    """Make packet rules in the namespace of the calling thread; the socket to ask about them."""
+    netlink = Netlink(NETLINK_NETFILTER)
+    undo.callback(netlink.close)
+    netlink.apply(rules)
+    return netlink
 
 
 def _wait_operational(netlink: Netlink, name: str) -> None:

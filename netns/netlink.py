@@ -107,6 +107,10 @@ class Netlink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
     def apply(self, messages: list[Message]) -> None:

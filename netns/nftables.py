@@ -9,7 +9,6 @@ The sandbox's rules are for speed and for counting; the bridge's rules are what 
 import struct
 
 from netns.netlink import (
-    NETLINK_NETFILTER,
     NLM_F_ACK,
     NLM_F_APPEND,
     NLM_F_CREATE,
@@ -74,11 +73,10 @@ def sandbox_rules() -> list[Message]:
     )
 
 
-def count_refused() -> int:
-    """How many packets the rules of the calling thread's network namespace have refused so far."""
+def count_refused(netlink: Netlink) -> int:
+    """How many packets the rules of the socket's network namespace have refused so far."""
     body = text(1, TABLE) + text(2, REFUSED) + attribute(3, struct.pack(">I", NFT_OBJECT_COUNTER))
-    with Netlink(NETLINK_NETFILTER) as netlink:
-        answers = netlink.ask(_message(NFT_MSG_GETOBJ, 0, body, "read the refused counter"))
+    answers = netlink.ask(_message(NFT_MSG_GETOBJ, 0, body, "read the refused counter"))
     data = decode_attributes(decode_attributes(answers[0][4:])[4])
     return int.from_bytes(data[2], "big")
 

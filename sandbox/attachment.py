@@ -98,7 +98,7 @@ class Attachment:
         finished = None
         if connection is not None:
             with contextlib.suppress(AttachError, OSError):
-                refused = await _in_thread_of_its_own(self.bridge.count_refused)
+                refused = self.bridge.count_refused()
                 handoff.send(connection, encode(Finish(refused=refused)))
                 answer = await self._receive(connection)
                 finished = answer if isinstance(answer, Finished) else None
