@@ -32,6 +32,9 @@ READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
 LEAVE_SECONDS = 5.0  # a busy machine takes its time; the person has left by then
 MAX_ANSWER, MAX_CAPTURE = 1 << 16, 32 << 20  # bytes; the server is the payload's to replace
 MAX_COMPLAINT = 200  # characters
+# Where a terminal may be described (terminfo(5)), and what is taken for one of which the host knows nothing.
+TERMINFO = ("/etc/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
+KNOWN_TERM = "xterm-256color"
 TIOCSPTLCK = 0x40045431
 TIOCGPTPEER = 0x5441  # ioctl_tty(2): the other end of a pseudo-terminal, without a path
 
@@ -154,6 +157,7 @@ class TerminalSession:
             peer = fcntl.ioctl(master, TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             set_size(master, columns, rows)
             entry = self.live.built.entry(tmux.attach(), {0: peer, 1: peer, 2: peer})
+            term = term if _is_described(term) else KNOWN_TERM
             environment = tuple((name, term if name == "TERM" else value) for name, value in entry.environment)
             child = Child(self.live.start(replace(entry, environment=environment, controlling=True)))
         except BaseException:
@@ -208,6 +212,11 @@ class AttachedClient:
     async def _see_it_leave(self) -> None:
         while await self.show():  # it says goodbye, and must not be held up by that
             pass
+
+
+def _is_described(term: str) -> bool:
+    """Whether tmux will know a terminal: inside are the same descriptions as outside."""
+    return any(Path(place, term[:1], term).exists() for place in TERMINFO)
 
 
 def set_size(fd: int, columns: int, rows: int) -> None:

@@ -153,13 +153,30 @@ async def test_a_persons_client_that_is_ended_gives_the_terminal_back(
     await runner.close_terminal(opened.id)
 
 
+async def test_a_terminal_that_the_host_knows_nothing_of_can_be_attached_to(served: Daemon, runner: Runner) -> None:
+    opened = await runner.open_terminal()
+
+    def person() -> None:
+        words = ["TERM=of-tomorrow" if word.startswith("TERM=") else word for word in attach(served, opened.id)]
+        with Pty(words) as pty:
+            pty.wait_for(r"\$ ")
+            pty.type("echo shown-$((2+2))\r")
+            pty.wait_for("shown-4")
+            pty.type("\x1d")
+            assert pty.end() == 0
+
+    await asyncio.to_thread(person)
+    await runner.close_terminal(opened.id)
+
+
 async def test_a_terminal_without_a_size_can_be_attached_to(served: Daemon, runner: Runner) -> None:
     """As that of a container engine is at first, and a serial line's always."""
     opened = await runner.open_terminal()
 
     def person() -> None:
         with Pty(attach(served, opened.id), rows=0, columns=0) as pty:
-            pty.wait_for(r"\$ ")
+            pty.type("echo typed-$((1+1))-ahead\r")
+            pty.wait_for("typed-2-ahead")
             pty.resize(0, 0)
             os.kill(pty.pid, signal.SIGWINCH)
             pty.type("echo still-$((2+2))\r")

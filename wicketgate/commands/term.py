@@ -167,7 +167,7 @@ def attach(socket: Path | None, identity: str) -> int:
         async with runner.attach(identity, columns=columns, rows=rows, term=name) as peer:
             before, shown = termios.tcgetattr(0), Shown()
             try:
-                tty.setraw(0)
+                tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is for it
                 return await _bridge(peer, shown)
             finally:
                 write_all(1, shown.undo())
