@@ -125,9 +125,9 @@ def parse_request_head(
         length=end + 2,
         body=body,
         host=_host(found, target, version),
-        keep_alive=b"close" not in options if version is HTTP_11 else _keeps_alive_10(options),
+        keep_alive=b"close" not in options if version == HTTP_11 else _keeps_alive_10(options),
         expect_continue=b"expect" in found and _expects_continue(found[b"expect"], version, body),
-        upgrade=_websocket(found, fields, options, body) if method == b"GET" and version is HTTP_11 else None,
+        upgrade=_websocket(found, fields, options, body) if method == b"GET" and version == HTTP_11 else None,
         connection=options,
         section=section,
     )
@@ -135,7 +135,7 @@ def parse_request_head(
 
 def _is_read_alike(like: RequestHead, method: bytes, version: Version) -> bool:
     """Whether the same fields mean the same here: the target counts only where no Host stands among them."""
-    return like.method.encode() == method and like.version is version and like.host != b""
+    return like.method.encode() == method and like.version == version and like.host != b""
 
 
 def parse_response_head(data: bytes | bytearray, request_method: str, limits: Limits) -> ResponseHead | None:
@@ -169,7 +169,7 @@ def parse_response_head(data: bytes | bytearray, request_method: str, limits: Li
         length=end + 2,
         body=NO_BODY if bodiless else stated,
         stated=stated,
-        keep_alive=b"close" not in options if version is HTTP_11 else _keeps_alive_10(options),
+        keep_alive=b"close" not in options if version == HTTP_11 else _keeps_alive_10(options),
         upgrade=found.get(b"upgrade", b""),
         connection=options,
     )
@@ -183,7 +183,7 @@ def _stated(found: dict[bytes, bytes], version: Version, faults: Faults) -> Body
         return None if length is None else Length(parse_length(length, faults))
     if length is not None:
         raise Refusal(faults.framing, "both Content-Length and Transfer-Encoding")
-    if version is HTTP_10:
+    if version == HTTP_10:
         raise Refusal(faults.framing, "Transfer-Encoding in HTTP/1.0")  # RFC 9112 §6.1
     if coding.lower() != b"chunked":
         raise Refusal(faults.framing, "a Transfer-Encoding that is not exactly chunked")
@@ -204,7 +204,7 @@ def _host(found: dict[bytes, bytes], target: bytes, version: Version) -> bytes:
     host = found.get(b"host")
     if not host:
         # RFC 9112 §3.2. HTTP/1.0 may omit it only where the target itself names the authority.
-        if host is None and version is HTTP_10 and not target.startswith((b"/", b"*")):
+        if host is None and version == HTTP_10 and not target.startswith((b"/", b"*")):
             return b""
         raise Refusal(Reason.MISSING_HOST, "no Host")
     if _HOST.fullmatch(host) is None:
@@ -220,7 +220,7 @@ def _expects_continue(value: bytes, version: Version, body: Body) -> bool:
     """RFC 9110 §10.1.1: the only expectation there is. It means nothing in HTTP/1.0 or without a body."""
     if value.lower() != b"100-continue":
         raise Refusal(Reason.EXPECTATION_FAILED, "an expectation other than 100-continue")
-    return version is HTTP_11 and not isinstance(body, NoBody)
+    return version == HTTP_11 and not isinstance(body, NoBody)
 
 
 def _websocket(found: dict[bytes, bytes], fields: Fields, options: frozenset[bytes], body: Body) -> Protocol | None:

@@ -6,16 +6,13 @@ identifies or controls a message is dropped from a trailer section; data about t
 
 from broker.wire.http1.fields import PROTECTED, REQUEST_PREFIXES, REQUEST_USES, RESPONSE_USES, Fields
 
-_FORBIDDEN = (
-    PROTECTED
-    | REQUEST_USES.keys()
-    | RESPONSE_USES.keys()
-    | frozenset(
-        b"accept-charset accept-language accept-ranges age allow cookie2 expires retry-after set-cookie2 warning "
-        b"authentication-info strict-transport-security content-disposition content-security-policy refresh link "
-        b"access-control-allow-origin access-control-allow-credentials access-control-allow-headers "
-        b"access-control-allow-methods x-http-method-override x-http-method x-method-override".split()
-    )
+_FORBIDDEN = PROTECTED.union(
+    REQUEST_USES,
+    RESPONSE_USES,
+    b"accept-charset accept-language accept-ranges age allow cookie2 expires retry-after set-cookie2 warning "
+    b"authentication-info strict-transport-security content-disposition content-security-policy refresh link "
+    b"access-control-allow-origin access-control-allow-credentials access-control-allow-headers "
+    b"access-control-allow-methods x-http-method-override x-http-method x-method-override".split(),
 ) - {b"etag", b"last-modified"}  # validators computed while the content is made: the textbook use of a trailer
 _FORBIDDEN_PREFIXES = (*REQUEST_PREFIXES, b"if-", b"sec-")
 
