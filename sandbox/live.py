@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from sandbox import census
+from sandbox.bridge import NextBridge
 from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
 from sandbox.construct import Built, Ground, build
@@ -21,7 +22,7 @@ from sandbox.errors import Code, LaunchError
 from sandbox.host import find_command
 from sandbox.last_words import with_last_words
 from sandbox.launch import Entry, Spare, enter
-from sandbox.lot import AFTER_A_START, Lot
+from sandbox.lot import AFTER_A_START, MAX_AGE, Lot
 from sandbox.parked import Parked, shape_of, suits
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights
@@ -38,6 +39,7 @@ class Workshop:
     """What the runner builds on. `attach` is the broker's attach socket, `state` the runner's own directory.
 
     `hidden`: directories that full access does not show either. `lot`: the sandboxes that are parked, if any are.
+    `next_bridge`: for one that is built.
     """
 
     ground: Ground
@@ -45,6 +47,7 @@ class Workshop:
     attach: Path | None = None
     hidden: tuple[Path, ...] = ()
     lot: Lot | None = None
+    next_bridge: NextBridge | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,5 +273,8 @@ async def _cable(workshop: Workshop, session: str, rights: Rights, parked: Parke
     bridge = None
     if parked is not None:
         bridge, parked.bridge = parked.bridge, None
+    elif workshop.next_bridge is not None:
+        bridge = workshop.next_bridge.take()
+        workshop.next_bridge.expect(after=AFTER_A_START, unused=MAX_AGE)
     back = partial(return_to, namespaces.net)
     return await lay_cable(lease, attach=workshop.attach, state=workshop.state, back=back, bridge=bridge)

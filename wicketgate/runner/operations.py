@@ -198,6 +198,8 @@ class Operations(TerminalOperations):
         await self.terminals.close_all()
         if self.workshop.lot is not None:
             await self.workshop.lot.close()
+        if self.workshop.next_bridge is not None:
+            self.workshop.next_bridge.close()
 
     def _admit(self, call: schema.Call, authority: schema.Authority) -> tuple[Command, Rights]:
         return self.admission.command(call), self.admission.rights(authority, full_access=self.mode.is_allowed)

@@ -40,6 +40,8 @@ from broker.policy.load import read_trusted
 from broker.policy.problems import PolicyError
 from netns import joining, kernel, mounts
 from sandbox import cgroups
+from sandbox.bridge import NextBridge
+from sandbox.cable import return_to
 from sandbox.children import Child
 from sandbox.construct import Ground, Namespaces
 from sandbox.errors import Code, LaunchError
@@ -370,6 +372,7 @@ def _operations(prepared: Prepared, keeper: Keeper, starter: RunnersStarter | No
         attach=None if attach is None else Path(attach),
         hidden=_own_places(prepared),
         lot=_lot(prepared, ground),
+        next_bridge=NextBridge(partial(return_to, namespaces.net)),
     )
     return Operations(
         workshop=workshop,
