@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.live.daemons import Daemon as BrokerDaemon
 from tests.live.daemons import broker_daemon
 from tests.live.runners import Daemon, daemon
+from tests.live.runs import until
 from tests.origins.process import HttpsOrigin
 from wicketgate.runner.client import Authority, Call, Runner, RunnerError
 
 pytestmark = pytest.mark.live
 NAME = "origin.example"
+RUNNER = 2  # of the daemon's processes
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,31 @@ async def test_there_is_only_the_one_cable(broker: BrokerDaemon, runner: Runner)
         Call(bash="cut -d: -f1 /proc/net/dev | tail -n +3 | sort"), Authority(network="brokered", grant=issue(broker))
     )
     assert sorted(done.stdout.split()) == [b"eth0", b"lo"]
+
+
+async def test_a_bridge_is_made_ahead_and_serves_one_session(broker: BrokerDaemon, port: int) -> None:
+    with daemon(extra=f'attach = "{broker.attach}"\nparked = 0') as made:
+        authority = Authority(network="brokered", grant=issue(broker))
+        seen: set[bytes] = set()
+        async with made.client() as runner, AsyncExitStack() as stack:
+            for number in range(3):  # those after the first get the one that was made ahead
+                await asyncio.to_thread(
+                    until, lambda number=number: networks(made) == (0 if number == 0 else number + 1)
+                )
+                session = await stack.enter_async_context(runner.session(authority))
+                done = await runner.run_in(session.id, Call(bash=f"readlink /proc/self/ns/net; {fetch(port)}"))
+                network, code = done.stdout.split()
+                assert code == b"200"
+                seen.add(network)
+            assert len(seen) == 3
+            await stack.aclose()
+            await asyncio.to_thread(until, lambda: networks(made) == 1)
+
+
+def networks(made: Daemon) -> int:
+    """How many bridges the runner has, in use or not."""
+    places = Path(f"/proc/{made.processes()[RUNNER]}/fd").iterdir()
+    return sum(str(place.readlink()).startswith("net:") for place in places) // 2  # and one for its own namespace
 
 
 async def test_a_grant_that_does_not_exist_starts_nothing(runner: Runner) -> None:
