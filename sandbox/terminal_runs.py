@@ -176,8 +176,7 @@ async def _begin(terminal: TerminalSession, command: str) -> _Attempt:
 
 
 async def _type(terminal: TerminalSession, line: str, seconds: float = CLIENT_SECONDS) -> None:
-    text = (*tmux.CLIENT, "send-keys", "-l", "-t", tmux.PANE, "--", line)
-    for words in (tmux.press(("C-u",)), text, tmux.press(("Enter",))):
+    for words in (tmux.press(("C-u",)), tmux.type_text(line), tmux.press(("Enter",))):
         await terminal.ask(words, seconds=seconds)
 
 

@@ -37,6 +37,8 @@ _SETTINGS = (
 )
 # `tmux -D` keeps an empty server; with this the end of the shell is the end of the sandbox.
 _END_WHEN_EMPTY = ("set-option", "-s", "exit-empty", "on")
+# Somebody may have scrolled and gone: keys would be that mode's, and never come to the program.
+_LEAVE_MODE = ("copy-mode", "-q", "-t", PANE)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # What moves a cursor or begins a sequence (ECMA-48, C0 and C1) is no part of a line.
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -81,7 +83,12 @@ def paste(buffer: str) -> tuple[str, ...]:
 
 def press(keys: tuple[str, ...]) -> tuple[str, ...]:
     """Press keys by their names."""
-    return (*CLIENT, "send-keys", "-t", PANE, "--", *keys)
+    return (*CLIENT, *_LEAVE_MODE, ";", "send-keys", "-t", PANE, "--", *keys)
+
+
+def type_text(text: str) -> tuple[str, ...]:
+    """Type a text letter by letter. It must not end with a `;`."""
+    return (*CLIENT, *_LEAVE_MODE, ";", "send-keys", "-l", "-t", PANE, "--", text)
 
 
 def capture(*, scrollback: bool, join: bool) -> tuple[str, ...]:

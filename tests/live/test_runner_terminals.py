@@ -201,6 +201,15 @@ async def test_a_key_is_one_that_there_is(runner: Runner, terminal: str) -> None
     )
 
 
+@pytest.mark.parametrize("mode", ["copy-mode", "clock-mode", "choose-tree"])
+async def test_a_terminal_in_which_somebody_has_scrolled_goes_on(runner: Runner, terminal: str, mode: str) -> None:
+    await runner.run_in_terminal(terminal, f"seq 100; tmux {mode}")
+    assert (await runner.run_in_terminal(terminal, "echo on")).output == "on\n"
+    await runner.run_in_terminal(terminal, f"tmux {mode}")
+    await runner.send(terminal, "echo ke''yed", keys=("Enter",))
+    await shown(runner, terminal, "^keyed$")
+
+
 async def _until_idle(runner: Runner, terminal: str) -> str:
     while True:
         with contextlib.suppress(RunnerError):  # busy

@@ -11,6 +11,7 @@ def test_every_client_names_its_socket_and_starts_no_server() -> None:
         tmux.load_text("b"),
         tmux.paste("b"),
         tmux.press(("C-c",)),
+        tmux.type_text("x"),
         tmux.capture(scrollback=True, join=True),
         tmux.ask_state(),
         tmux.resize(10, 10),
