@@ -111,8 +111,8 @@ class Live:
                 asyncio.get_running_loop().call_later(AFTER_A_START, self.expect_entries)
 
     def expect_entries(self) -> None:
-        """Have a process wait for the next one: forked, and in the groups, before there is anything to wait for."""
-        if self._spare is None and not (self.child.ended.done() or self.stopped):
+        """Have a process wait for the next one: to go into the groups takes longer than all the rest of an entry."""
+        if self.built.members() and self._spare is None and not (self.child.ended.done() or self.stopped):
             with contextlib.suppress(OSError):  # without one it takes longer, that is all
                 self._spare = self.built.starter.prepare(self.built.members())
 

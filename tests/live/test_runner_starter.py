@@ -67,9 +67,12 @@ async def test_none_of_the_two_goes_on_without_the_other(victim: Callable[[Daemo
         until(lambda: not alive(mark) and not any(Path(f"/proc/{pid}").exists() for pid in both))
 
 
+@pytest.mark.root_only
 async def test_what_waits_in_a_session_serves_one_call_and_ends_with_it() -> None:
     with daemon(extra="parked = 0") as made:
         async with made.client() as runner:
+            if (await runner.health()).bounds == "none":
+                pytest.skip("nothing waits where there are no control groups")
             ours = {made.starter()}
             async with runner.session() as session:
                 served: set[int] = set()
