@@ -1,4 +1,4 @@
-"""What an attached terminal shows, as far as it may reach the terminal of the person who attaches. Pure.
+"""What a payload shows, as far as it may reach the terminal of a person who looks on from outside. Pure.
 
 The bytes come from the sandbox, and the payload may write them past tmux. What draws, moves the cursor or switches a
 known mode passes. What makes a terminal answer, copy, print, name its window or keep something does not: an answer

@@ -3,10 +3,13 @@
 import asyncio
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tests.live.ptys import Pty
 from tests.live.runners import Daemon, daemon
 from wicketgate.runner.client import Authority, Call, Runner, RunnerError, data_of
 from wicketgate.runner.schema import LimitsAsked, LogEnd, Output
@@ -43,6 +46,25 @@ async def test_following_ends_with_the_job(runner: Runner) -> None:
     kept, end, _ = await read(runner, job.id, follow=True)
     assert (kept, end.state, end.offset) == (b"1\n2\n3\n4\n5\n", "ended", 10)
     assert (await read(runner, job.id, offset=4))[0] == b"3\n4\n5\n"
+
+
+async def test_a_log_on_a_terminal_only_draws_and_in_a_pipe_is_what_was_written(served: Daemon, runner: Runner) -> None:
+    written = b"\x1b[31mred\x1b[0m\x1b]52;c;ZXZpbA==\x07\x1b[6n\x1b[?1003h end\n"
+    job = await runner.start_job(Call(argv=["printf", "%b", "".join(f"\\0{byte:o}" for byte in written)]))
+    await runner.wait_job(job.id)
+    words = [sys.executable, "-m", "wicketgate", "job", "logs", "--socket", str(served.socket), job.id]
+
+    def person() -> None:
+        with Pty(words) as pty:
+            assert pty.end() == 0
+            assert b"\x1b[31mred\x1b[0m" in pty.shown
+            assert b"52;c" not in pty.shown
+            assert b"\x1b[6n" not in pty.shown
+            assert pty.shown.endswith(b"\x1b[?1003l")
+
+    await asyncio.to_thread(person)
+    piped = await asyncio.to_thread(subprocess.run, words, capture_output=True, check=True)
+    assert piped.stdout == written
 
 
 async def test_a_job_outlives_its_client(served: Daemon) -> None:

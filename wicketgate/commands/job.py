@@ -1,5 +1,6 @@
 """`wicketgate job`: background jobs of a running runner."""
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from wicketgate.commands.runner_access import (
 )
 from wicketgate.runner import schema
 from wicketgate.runner.client import Runner, data_of
+from wicketgate.shown import Shown
 from wicketgate.speech import say
 
 STILL_RUNNING = 3  # the exit code of `wait` when its time is up
@@ -74,7 +76,7 @@ def list_jobs(socket: Path | None, as_json: bool) -> int:
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Begin at this byte.")
 @click.argument("identity", metavar="JOB")
 def logs(socket: Path | None, follow: bool, offset: int, identity: str) -> int:
-    """Print what JOB wrote."""
+    """Print what JOB wrote; to a terminal only what draws."""
 
     async def read(runner: Runner) -> int:
         await _print(runner.logs(identity, offset=offset, follow=follow))
@@ -128,13 +130,22 @@ def _report(found: schema.JobState | int, as_json: bool) -> int:
 
 
 async def _print(events: AsyncIterator[schema.LogEvent]) -> None:
-    async for event in events:
-        if isinstance(event, schema.Output):
-            if event.cut_bytes:
-                sys.stdout.flush()
-                say(f"{event.cut_bytes} bytes are not kept here")
-            sys.stdout.buffer.write(data_of(event))
-            sys.stdout.buffer.flush()
+    shown = Shown() if os.isatty(1) else None
+    try:
+        async for event in events:
+            if isinstance(event, schema.Output):
+                if event.cut_bytes:
+                    say(f"{event.cut_bytes} bytes are not kept here")
+                data = data_of(event)
+                _write(data if shown is None else shown.feed(data))
+    finally:
+        if shown is not None:
+            _write(shown.undo())
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _age(one: schema.JobState) -> str:
