@@ -7,6 +7,7 @@ peer may make us do without moving anything is counted, because each such frame 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -14,6 +15,7 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame
 
 from broker.gateway.lingering import Lingering
@@ -28,6 +30,9 @@ CONNECTION_WINDOW = 1 << 20
 MAX_FRAME = 16384
 HEADER_LIST = 64 * 1024
 BYTES_A_TURN = 1 << 20
+# What may wait for a peer that does not read. Data waits for its window elsewhere, so this is heads and control frames:
+# of a hundred streams those could be seventy megabytes.
+HELD = 2 << 20
 # Resets, pings, settings, priorities, window updates, empty data, refused requests: how many of them a connection has
 # in hand, and how many it gets back in a second. What moves data and what ends well earns some too
 # (CVE-2023-44487, CVE-2025-8671, CVE-2019-9511 to 9518 and their like).
@@ -45,6 +50,15 @@ class Over:
     detail: str
     violation: bool = False
     error: OSError | None = None
+
+
+class _PlainEncoder(Encoder):
+    """HPACK without Huffman codes, which are optional (RFC 7541 §5.2): hpack's take time by the square of a value's
+    length, most of a second for a field of 60 KB.
+    """
+
+    def encode(self, headers: Any, huffman: bool = False) -> bytes:
+        return super().encode(headers, huffman)
 
 
 class _Connection(h2.connection.H2Connection):
@@ -78,6 +92,7 @@ class Frames:
         self._drained = drained
         self._open = True
         self._is_deaf = False  # it takes nothing more
+        self._is_full = False  # it has taken too little
         self._portions = Portions(0 if client_side else PREFACE)
         self._credit = float(CREDIT)
         self._credited = reactor.now
@@ -86,6 +101,7 @@ class Frames:
             client_side=client_side, header_encoding=None, validate_inbound_headers=False
         )
         self.h2 = _Connection(config)
+        self.h2.encoder = _PlainEncoder()
         self.h2.local_settings = h2.settings.Settings(
             client=client_side,
             initial_values={
@@ -112,6 +128,9 @@ class Frames:
 
     def on_event(self, events: int) -> None:
         """The socket is readable, writable or broken."""
+        if self._is_full:
+            self._violate(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, "it does not read what it asks for")
+            return
         if events & OUT and self.outlet.blocked:
             try:
                 self.outlet.flush()
@@ -128,9 +147,12 @@ class Frames:
     def flush(self) -> None:
         """Send what hyper-h2 has to say."""
         data = self.h2.data_to_send()
-        if data and self._open and not self._is_deaf:
+        if data and self._open and not self._is_deaf and not self._is_full:
             try:
                 self.outlet.put((data,))
+                if self.outlet.blocked and self.outlet.held > HELD:
+                    self._is_full = True  # in a turn of its own, as below
+                    self._reactor.again(self.stream.sock.fileno(), IN)
             except OSError:
                 # It may have said why before it closed, and that is read first: in a turn of its own, because a
                 # handler may be in the middle of something here.

@@ -92,6 +92,11 @@ class Outlet:
         self.accepted = 0  # bytes put here so far, sent or not yet
         self.blocked = False  # something waits for the peer to read
 
+    @property
+    def held(self) -> int:
+        """Octets that wait for the peer to read."""
+        return sum(map(len, self._pending))
+
     def put(self, pieces: Sequence[Piece]) -> None:
         """Send, or keep for `flush`. Raises OSError when the stream is broken."""
         total = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))

@@ -204,7 +204,7 @@ class H2Origin:
     `/echo` the body as it comes, then trailers if some came · `/only` fields that end the stream, with gRPC's ·
     `/reset/CODE` · `/late-reset/CODE` after some data · `/goaway/LAST` · `/interim/N` · `/big/N` · `/early` answers
     and resets with NO_ERROR · `/never` nothing · `/odd/FIELD` a malformed response · `/short` less than stated ·
-    `/content/STATUS` content under any status.
+    `/content/STATUS` content under any status · `/heads/SIZE` large heads, interim ones too.
     """
 
     def __init__(self, **settings: int) -> None:
@@ -364,6 +364,13 @@ class _Served:
         self.h2.send_headers(stream_id, [(":status", "200"), ("content-length", "9")])
         self.h2.send_data(stream_id, b"ok")
         self.h2.send_headers(stream_id, [("x-trailer", "1")], end_stream=True)
+
+    async def answer_heads(self, stream_id: int, _: Seen, size: str) -> None:
+        """As many interim heads as are relayed, and a final one, of so many octets each."""
+        self.flush()
+        for status, flags in [("103", ["END_HEADERS"])] * 10 + [("200", ["END_HEADERS", "END_STREAM"])]:
+            block = self.h2.encoder.encode([(":status", status, True), ("x-a", "v" * int(size), True)], huffman=False)
+            self.writer.write(HeadersFrame(stream_id, block, flags=flags).serialize())
 
     async def answer_content(self, stream_id: int, _: Seen, status: str) -> None:
         """Content, whatever the status says of it; hyper-h2 would not send that for some."""

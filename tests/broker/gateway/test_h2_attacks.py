@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame
+from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, SettingsFrame
 
 from tests.broker.gateway.h2_peers import HOST, Client, H2Origin, connect, data, frame_of, request, window
 from tests.broker.gateway.world import World, in_world, look_up
@@ -286,6 +286,47 @@ async def test_a_flood_is_noticed_before_all_of_a_read_is_parsed(world: World) -
         client = await world.inside(flood)
         assert client.goaway is not None
         assert 500 < parsed - len(client.frames) < 1000
+
+
+@in_world
+async def test_heads_do_not_pile_up_for_a_client_that_does_not_read(world: World) -> None:
+    """They need no window: the upstream's are small by HPACK, and a client may have that turned off for its own."""
+    origin = H2Origin()
+
+    def ask_and_wait() -> Client:
+        client = begin(world)
+        client.raw(SettingsFrame(settings={SettingsFrame.HEADER_TABLE_SIZE: 0}))
+        for number in range(1, 201, 2):
+            client.raw(client.headers(number, request("/heads/16000")))
+        return client
+
+    async with world.broker(RULES, inspect=True), world.origin(origin.serve, port=443, tls=world.server_context("h2")):
+        client = await world.inside(ask_and_wait)
+        while not (found := [one for one in world.records() if "HTTP/2:" in one.get("detail", "")]):
+            await asyncio.sleep(0.02)
+        assert found[0]["detail"] == "HTTP/2: ENHANCE_YOUR_CALM: it does not read what it asks for"
+        assert {close["reason"] for close in world.records("close")} <= {"client_closed", "finished"}
+        client.sock.close()
+
+
+@in_world
+async def test_a_long_field_costs_no_more_than_its_length(world: World) -> None:
+    """hpack's Huffman coding takes the square of it: 0.7 s for one of 60 KB, in which nobody else is served."""
+    origin = H2Origin()
+
+    def ask() -> Client:
+        client = begin(world)
+        assert client.ask(request("/echo", ("x-long", "v" * 15_000))).status == "200"
+        return client
+
+    async with (
+        world.broker(RULES, inspect=True),
+        world.origin(origin.serve, port=443, tls=world.server_context("h2")) as seen,
+    ):
+        client = await world.inside(ask)
+        assert b"x-long" in seen.text
+        assert b"v" * 15_000 in seen.text
+        assert any(isinstance(frame, HeadersFrame) and b"x-origin\x02h2" in frame.data for frame in client.frames)
 
 
 @in_world

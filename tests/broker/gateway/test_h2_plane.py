@@ -34,7 +34,7 @@ hosts = ["public4.example"]
 ports = [443]
 methods = ["GET", "POST"]
 paths = ["/echo", "/echo/**", "/only", "/reset/*", "/late-reset/*", "/goaway/*", "/interim/*", "/big/*", "/early",
-  "/never", "/stall", "/odd/*", "/short", "/content/*"]
+  "/never", "/stall", "/odd/*", "/short", "/content/*", "/heads/*"]
 
 [[rule]]
 name = "other"
