@@ -14,6 +14,7 @@ import h2.connection
 import h2.errors
 import h2.events
 import h2.exceptions
+import h2.frame_buffer
 import h2.settings
 from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame
@@ -29,6 +30,9 @@ WINDOW = 256 * 1024
 CONNECTION_WINDOW = 1 << 20
 MAX_FRAME = 16384
 HEADER_LIST = 64 * 1024
+# Frames of one head: the list's limit twice over, for Huffman codes can be longer than what they stand for. hyper-h2
+# takes 64, a megabyte that is decoded in one go before its size is looked at.
+h2.frame_buffer.CONTINUATION_BACKLOG = 2 * HEADER_LIST // MAX_FRAME
 BYTES_A_TURN = 1 << 20
 # What may wait for a peer that does not read. Data waits for its window elsewhere, so this is heads and control frames:
 # of a hundred streams those could be seventy megabytes.

@@ -152,6 +152,13 @@ def continuations(client: Client) -> Iterable[bytes | Frame]:
         yield ContinuationFrame(1, b"")
 
 
+def a_long_block(client: Client) -> Iterable[bytes | Frame]:
+    """Twice what a head may take up, of one field; its end does not come."""
+    yield HeadersFrame(1, b"\x00\x01x\xff\x81\x80\x40", flags=["END_STREAM"])
+    for _ in range(8):
+        yield ContinuationFrame(1, bytes(16384))
+
+
 def many_fields(client: Client) -> Iterable[bytes | Frame]:
     block = client.block([*request(), *((f"x{number}", "") for number in range(100_000))])
     pieces = [block[start : start + 16384] for start in range(0, len(block), 16384)]
@@ -194,6 +201,7 @@ FLOODS: dict[str, tuple[Attack, set[int]]] = {
     "padded empty DATA": (lambda c: [opened(c), *([frame_of(DATA, 1, b"\0", 8)] * 4000)], {CALM, FLOW}),
     "GOAWAY": (lambda c: [opened(c), *([frame_of(GOAWAY, 0, bytes(8))] * 4000)], {CALM}),
     "CONTINUATION": (continuations, {CALM, PROTOCOL}),
+    "one long field block": (a_long_block, {CALM, PROTOCOL}),
     "an HPACK bomb": (bomb, {CALM, COMPRESSION}),
     "100,000 fields": (many_fields, {CALM, PROTOCOL}),
 }
