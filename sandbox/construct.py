@@ -172,7 +172,7 @@ def build(  # noqa: PLR0913  one parameter a part
 def park(spec: SandboxSpec, ground: Ground, *, limits: Limits, network: int | None, stdio: Mapping[int, int]) -> Built:
     """Start building a sandbox without a workspace, held: ask `is_parked` until it is. Raises LaunchError."""
     with contextlib.ExitStack() as undo:
-        built = _start(spec, ground, limits, (), network, stdio, undo)
+        built = _start(spec, ground, limits, (), network, stdio, undo, urgent=False)
         undo.pop_all()
     return built
 
@@ -244,6 +244,8 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
     network: int | None,
     stdio: Mapping[int, int] | None,
     undo: contextlib.ExitStack,
+    *,
+    urgent: bool = True,
 ) -> Built:
     """Launch it held; its `init` is not known yet."""
     starter = ground.starter or Here(announce=None if ground.keeper is None else ground.keeper.announce)
@@ -262,6 +264,7 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
         held=True,
         network=network,
         starter=starter,
+        urgent=urgent,
     )
     undo.callback(_abandon, launched)
     return Built(

@@ -72,6 +72,7 @@ class Birth:
     """All that a child needs, made before it is born, so that nothing can fail for want of it afterwards.
 
     `descriptors`: number in the child → descriptor of whoever prepared it. `network`: a namespace to join, or -1.
+    `urgent`: somebody waits for it.
     """
 
     argv: tuple[str, ...]
@@ -80,6 +81,7 @@ class Birth:
     network: int = -1
     reset: tuple[int, ...] = ()  # signals that get their default action back
     rlimits: tuple[tuple[int, int, int], ...] = ()
+    urgent: bool = True
 
 
 class Starter(Protocol):
@@ -154,12 +156,13 @@ def launch(  # noqa: PLR0913  one parameter a part
     held: bool = False,
     network: int | None = None,
     starter: Starter | None = None,
+    urgent: bool = True,
 ) -> Launched:
     """Start the plan. `held`: stop when everything is mounted and given up, before the command.
 
     The calling thread must stay alive. `stdio` maps 0, 1 and 2 (and for a parked sandbox further numbers below 10) to
     descriptors of the caller; of the first three, what it does not name is inherited. `network`: a namespace for the
-    sandbox, None where it gets one of its own or the starter is in it.
+    sandbox, None where it gets one of its own or the starter is in it. `urgent`: as for a `Birth`.
     """
     with contextlib.ExitStack() as files, contextlib.ExitStack() as ours:
         supplied: dict[int, int] = {}
@@ -198,6 +201,7 @@ def launch(  # noqa: PLR0913  one parameter a part
             network=-1 if network is None else network,
             reset=_signals_to_reset(),
             rlimits=plan.rlimits,
+            urgent=urgent,
         )
         pid = (starter or Here()).bear(birth)
         ours.pop_all()

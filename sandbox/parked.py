@@ -186,7 +186,6 @@ async def park(shape: Shape, ground: Ground) -> Parked:
         shell = os.path.basename(os.readlink(f"/proc/{waiting}/exe"))  # noqa: PTH115, PTH119  no path of ours
         child = Child(built.launched.pid)
         undo.pop_all()
-    built.starter.expect_birth()
     return Parked(
         shape=shape,
         built=built,

@@ -59,9 +59,11 @@ class RunnersStarter:
         if birth.network >= 0:
             descriptors.append(birth.network)
         document = {"argv": birth.argv, "reset": birth.reset, "rlimits": birth.rlimits, "numbers": numbers}
-        waiting, self._next = self._next, None
-        pid = waiting.give("bear", document, descriptors) if waiting is not None else 0
-        return pid or self._ask("bear", document, descriptors)
+        if birth.urgent and (waiting := self._next) is not None:
+            self._next = None
+            if pid := waiting.give("bear", document, descriptors):
+                return pid
+        return self._ask("bear", document, descriptors)
 
     def expect_birth(self) -> None:
         """As `launch.Starter` has it."""
@@ -344,6 +346,7 @@ def _birth(document: Mapping[str, Any], descriptors: list[int]) -> Birth:
 
 def _hear_birth(channel: int) -> Birth:
     """In the process that waits for the next sandbox. Ends it where none comes."""
+    kernel.raise_descriptors()  # whoever comes must not fail for a bound that held when this one was forked
     kernel.keep_descriptors({0, 1, 2, channel})
     kernel.set_name(NEXT_NAME)
     _rehearse({"argv": [], "reset": [], "rlimits": [], "numbers": [0]}, _birth)

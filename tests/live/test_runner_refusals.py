@@ -7,6 +7,7 @@ goes on and serves the next call.
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from tests.live.daemons import broker_daemon
 from tests.live.runners import Daemon, daemon, serving_uid
+from tests.live.runs import NEXT, children, name, until
 from tests.tree import ROOT
 from wicketgate.runner.client import Authority, Call, Completed, RunnerError
 
@@ -318,11 +320,18 @@ async def test_the_runner_has_no_descriptors_left(who: Callable[[Daemon], int]) 
         assert "Traceback" not in made.log
 
 
+def is_next(pid: int) -> bool:
+    return name(pid) == NEXT
+
+
 async def test_the_runner_may_start_no_process() -> None:
     with daemon(extra="parked = 0") as made:
         pid = made.starter()
         async with made.client() as runner:
             await runner.health()
+            waits = await asyncio.to_thread(until, lambda: next(filter(is_next, children(made.processes()[2])), 0))
+            os.kill(waits, signal.SIGKILL)  # it would serve one more
+            await asyncio.to_thread(until, lambda: Path(f"/proc/{waits}/stat").read_text().split()[2] == "Z")
             before = await asyncio.to_thread(limit, pid, "nproc", 1)
             for code, status, _ in await refused_everywhere(made, Authority()):
                 assert (code, status) == ("exhausted", 503)
