@@ -4,8 +4,9 @@ The texts go into audit records and answers, so they hold nothing that the peer 
 """
 
 import ssl
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 
 class Fault(Enum):
@@ -18,8 +19,7 @@ class Fault(Enum):
     CLOSED = "closed"  # the peer went away without a word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFailure:
+class TlsFailure(msgspec.Struct, frozen=True, kw_only=True):
     """`text` is one clause for people; `hint` what to do about it, or empty."""
 
     fault: Fault

@@ -1,10 +1,9 @@
 """A time in which the log cannot be written, and what came of it."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(slots=True)
-class Outage:
+class Outage(msgspec.Struct):
     """A time without a log: why, since when, what was turned away."""
 
     cause: str

@@ -8,7 +8,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -103,8 +102,7 @@ def _missing_lines(directory: int, segment: Segment, now: str, torn: int) -> byt
     return opened + _recovered(segment, head, place.number + 1, now, torn)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """The end of a chain: its last hash and number, and what the last line says happened."""
 
     hash: str

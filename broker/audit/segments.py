@@ -10,14 +10,14 @@ import errno
 import fcntl
 import os
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-([a-z0-9]{4,32})-(\d{6,})(\.open)?\.jsonl", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One file of a log. Sorting puts logs in the order they were started, and the files of a log in theirs."""
 
     started: str

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from broker.audit.records import Kind, Record, Verdict
 
@@ -22,19 +23,17 @@ class SyncPolicy(StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a log is kept. `clock` gives nanoseconds since the epoch, `monotonic` seconds."""
 
     sync: SyncPolicy = SyncPolicy.INTERVAL
     max_bytes: int = 64 * 1024 * 1024
     checkpoint_seconds: float = 60.0
-    clock: Callable[[], int] = field(default=time.time_ns)
-    monotonic: Callable[[], float] = field(default=time.monotonic)
+    clock: Callable[[], int] = time.time_ns
+    monotonic: Callable[[], float] = time.monotonic
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(msgspec.Struct):
     """Verdicts recorded since the log was opened, for a closing line. Not the truth: that is the log.
 
     A failure was allowed first and counts there, too; what was allowed and then refused after all counts as denied.

@@ -11,9 +11,10 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from broker.audit.errors import AuditKeyError
 
@@ -25,8 +26,7 @@ _PRIVATE: Final = "signing.pem"
 _MAX_KEY_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
+class Signer(msgspec.Struct, frozen=True):
     """Signs with one key. `key_id` is the start of the SHA-256 of the raw public key, in hexadecimal."""
 
     key_id: str

@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -32,8 +31,7 @@ from certs.errors import CertsError
 LISTENERS = range(2, 4)  # the capture listener, and a name server's socket for each IP version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
+class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """A connection that was greeted elsewhere, for one session only: `attach` waits on it to be read.
 
     `over` is called once, when the connection carries that session no more, before the runner is told of it.

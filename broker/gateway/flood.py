@@ -21,8 +21,7 @@ KINDS: Final = 16  # different refusals that are told apart in a window; further
 type _Key = tuple[object, ...]
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(msgspec.Struct):
     """Refusals like `record`, the first, which is written whole under the id `written`."""
 
     record: Record

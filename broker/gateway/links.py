@@ -6,16 +6,16 @@ needs no privilege.
 
 import socket
 import struct
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+import msgspec
 
 RTM_GETADDR, RTM_NEWADDR = 22, 20
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_DONE = 0x1, 0x300, 0x3
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """`own`: every address of this host. `on_link`: the prefixes it is directly attached to."""
 
     own: frozenset[IPv4Address | IPv6Address] = frozenset()

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from broker.audit.errors import AuditUnavailable
 from broker.audit.log import Counts
 from broker.audit.records import Event, Kind, Plane, Record, Verdict
@@ -18,8 +20,7 @@ _DECISION, _ALLOW, _CLOSE = Kind.DECISION, Verdict.ALLOW, Kind.CLOSE
 _FAILURES = frozenset(reason for reason in Reason if reason.family is Family.FAILURE)
 
 
-@dataclass(slots=True)
-class About:
+class About(msgspec.Struct):
     """What a connection or request is about: the same words in its decision, its failure and its close record."""
 
     plane: Plane

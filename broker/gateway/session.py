@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from broker.audit.errors import AuditUnavailable
 from broker.audit.records import Event, Plane
 from broker.gateway.asking import Asking
@@ -52,8 +54,7 @@ class Capture(Protocol):
         """Serve `sock`, which the sandbox opened to `wanted`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who a session belongs to. All are ids that the agent server or the runner chose."""
 
     session: str

@@ -7,10 +7,11 @@ normalised is refused, never repaired. The module does not decide whether an aut
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
+
+import msgspec
 
 from broker.policy.addresses import Address, canonical_address, parse_address
 from broker.policy.names import HostName, parse_host_name
@@ -21,8 +22,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _CACHED: Final = 4096  # entries of at most a few hundred bytes, so that hostile names cannot hold much memory
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(msgspec.Struct, frozen=True):
     """A canonical host and a port (1 to 65535). Equal authorities are the same destination.
 
     An address is made canonical here, because accepted sockets of a dual-stack listener report IPv4-mapped ones.
@@ -36,7 +36,7 @@ class Authority:
         if not 0 < self.port < 65536:
             raise ValueError(f"no port: {self.port}")
         if isinstance(self.host, IPv6Address):
-            object.__setattr__(self, "host", canonical_address(self.host))
+            msgspec.structs.force_setattr(self, "host", canonical_address(self.host))
 
     def __str__(self) -> str:
         """`host:port`, an IPv6 address in brackets (RFC 3986 §3.2.2, RFC 5952)."""

@@ -5,9 +5,11 @@ whether a budget is used up. Counts nothing itself and reads no clock: `Usage` i
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NewType
+
+import msgspec
 
 from broker.policy.hosts import HostPattern
 from broker.policy.paths import PathPattern
@@ -22,8 +24,7 @@ MAX_COMBINATIONS: Final = 20_000
 """Of host, port, method, path and address: so many are compared one by one before a grant counts as not covered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
+class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bounds over the whole life of a grant; `None` is "not bounded".
 
     uses: sandboxes that may attach with it. rate: requests per second, with a burst of one second's worth (at least 1).
@@ -125,8 +126,7 @@ def tokens_left(grant: Grant, usage: Usage, now: float) -> float:
     return min(burst, usage.tokens + max(0.0, now - usage.tokens_at) * rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest piece of a grant rule that one policy rule has to cover alone."""
 
     host: HostPattern
@@ -206,7 +206,7 @@ def _covers_requests(rule: Rule, wanted: Rule) -> bool:
     return (
         (rule.ports is None or (wanted.ports is not None and wanted.ports <= rule.ports))
         and (rule.methods is None or (wanted.methods is not None and wanted.methods <= rule.methods))
-        and all(_misses(rule, replace(first, port=port)) is None for port in wanted.ports or (None,))
+        and all(_misses(rule, msgspec.structs.replace(first, port=port)) is None for port in wanted.ports or (None,))
         and all(_path_covered(rule.paths, path) for path in wanted.paths or ())
         and all(any(_contains(wide, narrow) for wide in rule.addresses) for narrow in wanted.addresses)
     )

@@ -5,9 +5,10 @@ neither ever reaches a special name. Decides how a pattern is spelled and what i
 """
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.policy.addresses import Address, canonical_address, parse_address
 from broker.policy.names import HostName, classify_name, parse_config_name
@@ -25,8 +26,7 @@ class HostKind(Enum):
     ADDRESS = "address"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPattern:
+class HostPattern(msgspec.Struct, frozen=True, kw_only=True):
     """`host` is the name or address itself, or the name that a wildcard stands above."""
 
     kind: HostKind

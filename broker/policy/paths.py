@@ -12,9 +12,10 @@ the end stands for anything below the slash (not for the path without it); in th
 
 import re
 import unicodedata
-from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
+
+import msgspec
 
 from broker.policy.problems import Mistake, quote
 
@@ -32,8 +33,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _MEANINGFUL = frozenset(b"/\\;%")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """One segment of a pattern: literal, or `prefix*suffix` when `wild`."""
 
     prefix: str
@@ -57,8 +57,7 @@ class Segment:
         return self.wild and other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPattern:
+class PathPattern(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed pattern: `head`, then, when `deep`, any segments, then `tail`. `text` is what the operator wrote."""
 
     text: str
@@ -218,7 +217,7 @@ def parse_path_pattern(text: str) -> PathPattern:
 def parse_deny_pattern(text: str) -> PathPattern:
     """Parse one entry of a deny rule's `paths`, to be compared with `deny_forms`; raises `Mistake` too."""
     pattern = parse_path_pattern(text)
-    return replace(
+    return msgspec.structs.replace(
         pattern,
         head=_fold_each(pattern.head),
         tail=_fold_each(pattern.tail),
@@ -228,7 +227,7 @@ def parse_deny_pattern(text: str) -> PathPattern:
 
 
 def _fold_each(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    return tuple(replace(one, prefix=_fold(one.prefix), suffix=_fold(one.suffix)) for one in segments)
+    return tuple(msgspec.structs.replace(one, prefix=_fold(one.prefix), suffix=_fold(one.suffix)) for one in segments)
 
 
 def _fold(clear: str) -> str:

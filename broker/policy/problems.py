@@ -4,9 +4,10 @@ These are the operator's mistakes, never the sandbox's (those are `Refusal`). Ho
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date, time
 from enum import Enum
+
+import msgspec
 
 
 class Severity(Enum):
@@ -17,8 +18,7 @@ class Severity(Enum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One finding. `line` counts from 1 and is 0 where there is no place for it (a JSON document)."""
 
     severity: Severity = Severity.ERROR

@@ -10,8 +10,9 @@ slip by. A deny rule hits when **any** of its parameters is listed, with `name` 
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.policy.paths import escape_fault
 from broker.policy.problems import Mistake, quote
@@ -23,8 +24,7 @@ _QUERY = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/?\[\]|^{}]|%[0-9A-Fa-f]{2})
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryPattern:
+class QueryPattern(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter: its name, and its value, `None` for a parameter without `=`; `any_value` for `name=*`."""
 
     name: str

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from broker.policy.addresses import Network
 from broker.policy.hosts import HostPattern
 from broker.policy.paths import PathPattern
@@ -25,8 +27,7 @@ class TlsMode(Enum):
     SPLICE = "splice"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamTls:
+class UpstreamTls(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule says about TLS to its hosts, as absolute paths of PEM files; empty: nothing beyond the ordinary.
 
     cacert: certificates to trust besides the system's. certificate, key: what to present to a host that asks for it.

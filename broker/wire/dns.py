@@ -4,10 +4,11 @@ It knows no names, no addresses and no policy. It reads no compression pointer, 
 answer fits into 512 bytes, so none is ever truncated.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address
 from struct import Struct
+
+import msgspec
 
 from broker.policy.reasons import Reason, Refusal
 
@@ -42,8 +43,7 @@ class Rcode(IntEnum):
     BADVERS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(msgspec.Struct, frozen=True, kw_only=True):
     """One question. `name` is lower case without a final dot, "" for the root, None where a label holds odd bytes."""
 
     id: int
@@ -63,8 +63,7 @@ class Query:
         return bool(self.flags & _RD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Malformed:
+class Malformed(msgspec.Struct, frozen=True, kw_only=True):
     """A query that cannot be read but has a header, and the code to answer with."""
 
     id: int

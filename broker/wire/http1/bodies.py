@@ -1,27 +1,23 @@
 """How a message's body is delimited (RFC 9112 §6), as a closed set of values."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class NoBody:
+class NoBody(msgspec.Struct, frozen=True):
     """The message ends with its head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(msgspec.Struct, frozen=True):
     """The body is exactly `n` octets; 0 is allowed and is not the same as `NoBody` (the field is sent)."""
 
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chunked:
+class Chunked(msgspec.Struct, frozen=True):
     """The body is in the chunked coding and ends with its trailer section."""
 
 
-@dataclass(frozen=True, slots=True)
-class UntilClose:
+class UntilClose(msgspec.Struct, frozen=True):
     """A response body that ends when the upstream closes: its length cannot be checked."""
 
 

@@ -6,15 +6,15 @@ Details are fixed phrases: no octet of the peer reaches them.
 """
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.policy.reasons import Reason, Refusal
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """The codes of one side: who sent what cannot be accepted."""
 
     malformed: Reason

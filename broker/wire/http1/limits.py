@@ -3,11 +3,10 @@
 Sizes are octets. Everything that a peer can make long has a bound here; bodies have none, because none is ever held.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one connection. The defaults are those of the design."""
 
     head_bytes: int = 65_536  # start line and fields together, the blank line included

@@ -4,8 +4,6 @@ Path and query stay the raw octets that were sent. The module says what a reques
 that is allowed, nor whether the form has any business on the listener it came in by.
 """
 
-from dataclasses import dataclass
-
 import msgspec
 
 from broker.policy.authority import Authority, parse_absolute_form, parse_authority
@@ -20,23 +18,20 @@ class OriginForm(msgspec.Struct, frozen=True, gc=False):
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AbsoluteForm:
+class AbsoluteForm(msgspec.Struct, frozen=True):
     """`http://host[:port]/path?query`, as sent to an explicit proxy."""
 
     authority: Authority
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorityForm:
+class AuthorityForm(msgspec.Struct, frozen=True):
     """`host:port`, with CONNECT only."""
 
     authority: Authority
 
 
-@dataclass(frozen=True, slots=True)
-class AsteriskForm:
+class AsteriskForm(msgspec.Struct, frozen=True):
     """`*`, with OPTIONS only: the server as a whole."""
 
     path: bytes = b"*"
