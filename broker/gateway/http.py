@@ -479,14 +479,14 @@ class HttpConnection:
             return
         if self._allowed is not None:
             self._record_close(reason, detail, self._exchange.status)
-        self._leave()
+        self._leave(detail)
         self._reactor.remove(self._client.sock.fileno())
         if clean:
             self._client.close()
         else:
             self._client.reset()
 
-    def _record_silence(self) -> None:
+    def _record_silence(self, why: str) -> None:
         """A connection that ended before it asked for anything: the attempt is on record all the same."""
         if self._about.record or self._asked is None:
             return
@@ -495,12 +495,12 @@ class HttpConnection:
         if isinstance(verdict, Denied):
             self._session.settle(self._about, verdict)
         else:
-            detail = "closed before a request"
+            detail = f"closed before a request: {why}" if why else "closed before a request"
             self._session.recorder.close(self._about, Reason.CLIENT_CLOSED, detail, bytes_up=0, bytes_down=0)
 
-    def _leave(self) -> None:
+    def _leave(self, why: str = "") -> None:
         self._open = False
-        self._record_silence()
+        self._record_silence(why)
         self._todo.clear()
         self._reactor.unwatch(self)
         self._session.forget(self)

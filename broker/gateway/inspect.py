@@ -57,9 +57,9 @@ class InspectedConnection:
             self._fail(Refusal(Reason.INTERNAL, f"no leaf for this name: {error.cause}"))
             return
         self._session.remember(self)
-        self._sock = wrapped = wrap_server(context, self._sock)
+        stream = wrap_server(context, self._sock)
         seconds = self._session.limits.handshake_seconds
-        self._handshake = Handshake(self._session.reactor, wrapped, seconds, self._shaken)
+        self._handshake = Handshake(self._session.reactor, stream, seconds, self._shaken)
         self._handshake.start()
 
     def abort(self, reason: Reason, detail: str = "") -> None:
@@ -74,7 +74,7 @@ class InspectedConnection:
     def _shaken(self, outcome: Outcome) -> None:
         if isinstance(outcome, TlsStream):
             self._session.forget(self)
-            if outcome.sock.selected_alpn_protocol() == "h2":
+            if outcome.protocol == "h2":
                 # Loaded when the first such client appears: most brokers never need it.
                 from broker.gateway.h2 import H2Connection  # noqa: PLC0415
 

@@ -122,21 +122,19 @@ class Reaching:
         reactor = self._dialler.reactor
         assert self._inspector is not None
         try:
-            wrapped = wrap_client(self._inspector.client_context(host, self._alpn, self._rule), dialled.sock, host)
+            stream = wrap_client(self._inspector.client_context(host, self._alpn, self._rule), dialled.sock, host)
         except (CertsError, OSError, ValueError) as error:
             self._drop()
             self._finish(Refusal(Reason.INTERNAL, f"TLS to the upstream cannot be set up: {error}"))
             return
-        self._dialled = Dialled(wrapped, dialled.address, dialled.port, dialled.events)
-        self._handshake = Handshake(reactor, wrapped, self._seconds, self._shaken)
+        self._handshake = Handshake(reactor, stream, self._seconds, self._shaken)
         self._handshake.start()
 
     def _shaken(self, outcome: Outcome) -> None:
         self._handshake = None
         assert self._dialled is not None
         if isinstance(outcome, TlsStream):
-            chosen = outcome.sock.selected_alpn_protocol()
-            if self._alpn == ("h2",) and chosen != "h2":
+            if self._alpn == ("h2",) and outcome.protocol != "h2":
                 self._drop()
                 self._finish(Refusal(Reason.UPSTREAM_PROTOCOL, "the upstream does not speak HTTP/2"))
                 return

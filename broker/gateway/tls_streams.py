@@ -1,9 +1,12 @@
-"""TLS as a non-blocking stream on its descriptor, and the handshakes of both sides.
+"""TLS as a non-blocking stream, and the handshakes of both sides.
 
-`ssl` says "wants to read" where a socket says EAGAIN; here both are BlockingIOError, so the planes need not care.
+OpenSSL reads and writes memory, and this module moves ciphertext between that and the socket, at most a portion before
+each look. On the descriptor itself one read of OpenSSL goes on for as long as the peer sends messages that carry no
+payload (RFC 8446 §4.6.3 KeyUpdate), and everybody else waits.
 """
 
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -13,134 +16,208 @@ from broker.gateway.relay import reset
 from broker.gateway.streams import Piece, is_empty
 
 RECORD = 16 * 1024  # the largest a TLS record carries (RFC 8446 §5.1)
+PORTION = 17 * 1024  # of ciphertext: one such record, and some
 GATHER = 64 * 1024  # one read of `ssl` is at most one record; several are worth one turn of the plane
 JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
+BARREN = 64 * 1024  # ciphertext without payload that a peer may send in a row, once hands are shaken
 
 
 class TlsStream:
-    """An established TLS connection. See `streams.Stream`."""
+    """A TLS connection. See `streams.Stream`; nothing of that before `shake` has returned."""
 
-    __slots__ = ("_read", "_write", "sock")
+    __slots__ = ("_barren", "_in", "_last", "_out", "_owed", "_pending", "_read", "_tls", "_unsent", "_write", "sock")
 
-    def __init__(self, sock: ssl.SSLSocket) -> None:
+    def __init__(
+        self, sock: socket.socket, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+    ) -> None:
         self.sock = sock
-        # What `recv_into` and `send` come to, without their detours, two of them for every request.
-        state = sock._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
+        self._tls = tls
+        self._in = incoming
+        self._out = outgoing
+        self._unsent = b""  # ciphertext that the socket has not taken
+        self._owed = 0  # the payload in it, which the caller was told to bring again
+        self._barren = 0
+        self._last: int | OSError | None = None  # the end, or what broke it: nothing comes behind that
+        # What `read`, `write` and `pending` come to, without a detour, several times for every request.
+        state = tls._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
         self._read: Callable[[int, memoryview], int] = state.read
         self._write: Callable[[Piece], int] = state.write
+        self._pending: Callable[[], int] = state.pending
 
     @property
     def joinable(self) -> "JoinableTls":
-        return JoinableTls(self.sock)
+        return JoinableTls(self)
+
+    @property
+    def protocol(self) -> str | None:
+        """What was agreed on by ALPN (RFC 7301)."""
+        return self._tls.selected_alpn_protocol()
+
+    def shake(self) -> None:
+        """Go on with the handshake; returns when it is done. Raises BlockingIOError where it waits, OSError."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._push()
+                self._barren = 0  # hands are shaken within a time
+                self._fill()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._push()  # the alert
+                raise
+            else:
+                break
+        self._push()
+        self._barren = 0
 
     def receive(self, view: memoryview) -> int:
-        total, room = 0, min(len(view), GATHER)
-        while total < room:
-            try:
-                count = self._read(room - total, view[total:] if total else view)
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                if total:
-                    return total
-                raise BlockingIOError from error
-            except ssl.SSLZeroReturnError:
-                return total  # a close_notify, which `ssl` reports so once we have sent ours
-            except OSError:
-                if total:
-                    return total  # what arrived whole is delivered first; the error comes again
-                raise
-            total += count
-            if count < RECORD:
-                break  # most likely all there is; a caller that wants more asks again
-        return total
+        if self._last is None:
+            count = self._gather(view)
+            if count:
+                return count  # what arrived whole is delivered first
+        if isinstance(self._last, OSError):
+            raise self._last
+        return 0
 
     def is_drained(self) -> bool:
-        return not self.sock.pending() and is_empty(self.sock)
+        return self._last is None and not (self._in.pending or self._pending()) and is_empty(self.sock)
 
     def send(self, pieces: Sequence[Piece]) -> int:
+        if self._unsent:
+            self._push()
+        if self._owed:
+            count, self._owed = self._owed, 0
+            return count
         first = pieces[0]
         if len(pieces) > 1 and sum(map(len, pieces)) <= JOIN:
             first = b"".join(pieces)
-        try:
-            count = self._write(first)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            raise BlockingIOError from error
-        return count if count == len(first) else self._write_on(memoryview(first), count)
+        count = self._send_record(first)
+        return count if count == len(first) else self._send_on(memoryview(first), count)
 
-    def _write_on(self, data: memoryview, count: int) -> int:
+    def _send_on(self, data: memoryview, count: int) -> int:
         """One write of `ssl` is at most one record: go on with the others."""
         with contextlib.suppress(OSError):  # it would wait, or is broken: what was taken is told, and the rest says so
             while count < len(data):
-                count += self._write(data[count:])
+                count += self._send_record(data[count:])
         return count
 
     def end(self) -> None:
         with contextlib.suppress(OSError):
-            _end(self.sock)
+            self._notify()
+            self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        _notify(self.sock)
+        self._notify()
         self.sock.close()
 
     def reset(self) -> None:
         reset(self.sock)
 
+    def _gather(self, view: memoryview) -> int:
+        """Read what there is; 0 where nothing came before what `_last` holds. Raises BlockingIOError, OSError."""
+        total, room = 0, min(len(view), GATHER)
+        if not self._in.pending and not self._pending():
+            self._fill()
+        while total < room:
+            try:
+                count = self._read(room - total, view[total:] if total else view)
+            except ssl.SSLWantReadError:
+                self._answer()
+                if total:
+                    break
+                self._fill()
+                continue
+            except ssl.SSLZeroReturnError:
+                count = 0  # a close_notify, which `ssl` reports so once we have sent ours
+            except OSError as error:
+                self._answer()
+                self._last = error
+                break
+            if not count:
+                self._last = 0
+                break
+            total += count
+            self._barren = 0
+            if count < RECORD:
+                break  # most likely all there is; a caller that wants more asks again
+        return total
+
+    def _send_record(self, data: Piece) -> int:
+        """Write at most a record; the payload bytes taken. Raises BlockingIOError until the socket has all of it."""
+        count = self._write(data)  # memory takes it always
+        try:
+            self._push()
+        except BlockingIOError:
+            self._owed = count
+            raise
+        return count
+
+    def _push(self) -> None:
+        """Send what OpenSSL has written. Raises BlockingIOError when not all of it is sent, OSError."""
+        octets = self._unsent + self._out.read() if self._out.pending else self._unsent
+        while octets:
+            self._unsent = octets  # should it raise
+            octets = octets[self.sock.send(octets) :]
+        self._unsent = b""
+
+    def _answer(self) -> None:
+        """Send what OpenSSL says for itself, such as an alert, as far as it goes now."""
+        if self._out.pending:
+            with contextlib.suppress(OSError):
+                self._push()
+
+    def _fill(self) -> None:
+        """Read a portion of ciphertext. Raises BlockingIOError where there is none, OSError."""
+        octets = self.sock.recv(PORTION)
+        if not octets:
+            self._in.write_eof()
+            return
+        self._barren += len(octets)
+        if self._barren > BARREN:
+            raise ConnectionAbortedError(errno.ECONNABORTED, f"{BARREN // 1024} KB of TLS that carry nothing")
+        self._in.write(octets)
+
+    def _notify(self) -> None:
+        """End our side, and keep the TLS state for the other."""
+        with contextlib.suppress(OSError, ValueError):
+            self._tls.unwrap()
+        with contextlib.suppress(OSError):
+            self._push()
+
 
 class JoinableTls:
-    """The same for a tunnel. A short read does not mean that nothing is left: a read is one record."""
+    """The same for a tunnel. A short read does not mean that nothing is left: a read is a record, or some."""
 
-    __slots__ = ("_resets", "_sock")
+    __slots__ = ("_resets", "_stream")
 
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        self._sock = sock
+    def __init__(self, stream: TlsStream) -> None:
+        self._stream = stream
         self._resets = False
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self._stream.sock.fileno()
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        try:
-            return self._sock.recv_into(buffer)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            raise BlockingIOError from error
-        except ssl.SSLZeroReturnError:
-            return 0  # a close_notify, which `ssl` reports so once we have sent ours
+        return self._stream.receive(buffer)
 
     def send(self, data: bytes | memoryview, /) -> int:
-        try:
-            return self._sock.send(data)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            raise BlockingIOError from error
+        return self._stream.send((data,))
 
     def shutdown(self, how: int, /) -> None:
         assert how == socket.SHUT_WR
-        _end(self._sock)
+        self._stream.end()
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
         self._resets |= option == socket.SO_LINGER
-        self._sock.setsockopt(level, option, value)
+        self._stream.sock.setsockopt(level, option, value)
 
     def close(self) -> None:
         """Ahead of a reset (see `relay.reset`) no close_notify: the peer would take what was cut for a clean end."""
-        if not self._resets:
-            _notify(self._sock)
-        self._sock.close()
-
-
-def _end(sock: ssl.SSLSocket) -> None:
-    """End our side, and keep the TLS state for the other.
-
-    Never `SSLSocket.shutdown` or `unwrap`: without a word they turn the object into a plain socket, and then what is
-    read is ciphertext that would be passed on, and what is written goes out in clear.
-    """
-    _notify(sock)
-    socket.socket.shutdown(sock, socket.SHUT_WR)
-
-
-def _notify(sock: ssl.SSLSocket) -> None:
-    state = sock._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
-    if state is not None:
-        with contextlib.suppress(OSError, ValueError):
-            state.shutdown()
+        if self._resets:
+            self._stream.sock.close()
+        else:
+            self._stream.close()
 
 
 type Outcome = TlsStream | OSError
@@ -149,30 +226,30 @@ type Outcome = TlsStream | OSError
 class Handshake:
     """A handshake under way on a socket that the reactor watches. `done` is called once."""
 
-    __slots__ = ("_done", "_reactor", "_sock", "deadline")
+    __slots__ = ("_done", "_reactor", "_stream", "deadline")
 
-    def __init__(self, reactor: Reactor, sock: ssl.SSLSocket, seconds: float, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, reactor: Reactor, stream: TlsStream, seconds: float, done: Callable[[Outcome], None]) -> None:
         self._reactor = reactor
-        self._sock = sock
+        self._stream = stream
         self._done: Callable[[Outcome], None] | None = done
         self.deadline = reactor.now + seconds
 
     def start(self) -> None:
         """Begin; the outcome may come at once."""
-        self._reactor.replace(self._sock.fileno(), self.on_event)
+        self._reactor.replace(self._stream.sock.fileno(), self.on_event)
         self._reactor.watch(self)
         self.on_event(0)
 
     def on_event(self, _events: int) -> None:
         """Go on with it."""
         try:
-            self._sock.do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._stream.shake()
+        except BlockingIOError:
             return
         except OSError as error:
             self._finish(error)
         else:
-            self._finish(TlsStream(self._sock))
+            self._finish(self._stream)
 
     def on_deadline(self, _events: int) -> None:
         """It took too long."""
@@ -194,11 +271,13 @@ class Handshake:
             self._reactor.call(done, outcome)
 
 
-def wrap_server(context: ssl.SSLContext, sock: socket.socket) -> ssl.SSLSocket:
+def wrap_server(context: ssl.SSLContext, sock: socket.socket) -> TlsStream:
     """The sandbox's side: we are its server."""
-    return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    return TlsStream(sock, context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
 
 
-def wrap_client(context: ssl.SSLContext, sock: socket.socket, host: str) -> ssl.SSLSocket:
+def wrap_client(context: ssl.SSLContext, sock: socket.socket, host: str) -> TlsStream:
     """The internet's side: `host` is sent as SNI and is what the certificate must be for."""
-    return context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    return TlsStream(sock, context.wrap_bio(incoming, outgoing, server_hostname=host), incoming, outgoing)

@@ -8,14 +8,14 @@ import configparser
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-import msgspec
 
 from broker.policy.problems import Mistake
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
     """What presets may look at. `read`: a file's text, `None` if there is none; `names`: the names in a directory."""
 
     read: Callable[[str], str | None]
@@ -29,7 +29,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return self.environ.get("XDG_CONFIG_HOME") or f"{self.home}/.config"
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
     """`urls` reads one tool's settings; `cure` says how to set them."""
 
     urls: Callable[[Machine], list[str]]

@@ -5,9 +5,8 @@ Parses values and refuses what means nothing; what a rule does beside other rule
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-import msgspec
 
 from broker.policy.addresses import Network, canonical_address, parse_address, parse_network
 from broker.policy.hosts import HostPattern, parse_host_pattern
@@ -75,7 +74,8 @@ _REFUSED: Final = frozenset({"TRACE", "TRACK", "DEBUG", "CONNECT"})
 _WIDEST: Final = {4: 8, 6: 7}  # 10.0.0.0/8 and fc00::/7 are the widest private networks
 
 
-class RuleText(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleText:
     """A rule as read, before presets are resolved: `rule` is `None` where it cannot be built."""
 
     name: str
