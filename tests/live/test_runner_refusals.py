@@ -319,7 +319,8 @@ async def test_the_runner_has_no_descriptors_left(who: Callable[[Daemon], int]) 
                     case Completed(stdout=stdout):
                         assert stdout == b"ran\n"
                 assert (await runner.run(Call(bash="echo next"))).stdout == b"next\n"
-            assert await asyncio.to_thread(descriptors, pid) <= open_before
+            # What waits for the next sandbox may be in the making.
+            await asyncio.to_thread(until, lambda: descriptors(pid) <= open_before)
         assert seen
         assert seen <= {"exhausted", "sandbox_failed"}, seen
         assert "Traceback" not in made.log
