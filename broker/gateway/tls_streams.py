@@ -16,9 +16,11 @@ from broker.gateway.relay import reset
 from broker.gateway.streams import Piece, is_empty
 
 RECORD = 16 * 1024  # the largest a TLS record carries (RFC 8446 §5.1)
-PORTION = 17 * 1024  # of ciphertext: one such record, and some
+PORTION = 34 * 1024  # of ciphertext: two such records, and some
+BATCH = 64 * 1024  # payload that goes to the socket at once
 GATHER = 64 * 1024  # one read of `ssl` is at most one record; several are worth one turn of the plane
 JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
+_portion = memoryview(bytearray(PORTION))  # passes from a socket to OpenSSL's memory at once
 BARREN = 64 * 1024  # ciphertext without payload that a peer may send in a row, once hands are shaken
 
 
@@ -92,14 +94,16 @@ class TlsStream:
         first = pieces[0]
         if len(pieces) > 1 and sum(map(len, pieces)) <= JOIN:
             first = b"".join(pieces)
-        count = self._send_record(first)
-        return count if count == len(first) else self._send_on(memoryview(first), count)
-
-    def _send_on(self, data: memoryview, count: int) -> int:
-        """One write of `ssl` is at most one record: go on with the others."""
-        with contextlib.suppress(OSError):  # it would wait, or is broken: what was taken is told, and the rest says so
-            while count < len(data):
-                count += self._send_record(data[count:])
+        total, count = len(first), self._write(first)  # at most a record; memory takes it always
+        if count < total:
+            rest, most = memoryview(first), min(total, BATCH)
+            while count < most:
+                count += self._write(rest[count:most])
+        try:
+            self._push()
+        except BlockingIOError:
+            self._owed = count
+            raise
         return count
 
     def end(self) -> None:
@@ -143,16 +147,6 @@ class TlsStream:
                 break  # most likely all there is; a caller that wants more asks again
         return total
 
-    def _send_record(self, data: Piece) -> int:
-        """Write at most a record; the payload bytes taken. Raises BlockingIOError until the socket has all of it."""
-        count = self._write(data)  # memory takes it always
-        try:
-            self._push()
-        except BlockingIOError:
-            self._owed = count
-            raise
-        return count
-
     def _push(self) -> None:
         """Send what OpenSSL has written. Raises BlockingIOError when not all of it is sent, OSError."""
         octets = self._unsent + self._out.read() if self._out.pending else self._unsent
@@ -169,14 +163,14 @@ class TlsStream:
 
     def _fill(self) -> None:
         """Read a portion of ciphertext. Raises BlockingIOError where there is none, OSError."""
-        octets = self.sock.recv(PORTION)
-        if not octets:
+        count = self.sock.recv_into(_portion)
+        if not count:
             self._in.write_eof()
             return
-        self._barren += len(octets)
+        self._barren += count
         if self._barren > BARREN:
             raise ConnectionAbortedError(errno.ECONNABORTED, f"{BARREN // 1024} KB of TLS that carry nothing")
-        self._in.write(octets)
+        self._in.write(_portion[:count])
 
     def _notify(self) -> None:
         """End our side, and keep the TLS state for the other."""
