@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.accounting import tree
+from sandbox.starter import NEXT_NAME
 
 type Figures = dict[str, float]
 KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+PASSING: Final = NEXT_NAME.encode()
 SLABS: Final = ("net_namespace", "pid_namespace", "user_namespace")
 
 
@@ -60,8 +62,11 @@ class Watch:
 
 
 def _daemons(root: str, pid: int) -> Iterable[tuple[str, int]]:
+    """Those of the same command line; a process that waits for one sandbox, and then becomes it, is none of them."""
     wanted = _read(pid, "cmdline")
-    alike = sorted(other for other in tree(pid) if _read(other, "cmdline") == wanted)
+    alike = sorted(
+        other for other in tree(pid) if _read(other, "cmdline") == wanted and _read(other, "comm").strip() != PASSING
+    )
     return ((root if other == pid else f"{root} {number}", other) for number, other in enumerate(alike))
 
 

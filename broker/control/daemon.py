@@ -39,7 +39,7 @@ from broker.gateway.inspector import Inspector
 from broker.gateway.serve import preload, preload_shared, raise_descriptors
 from broker.policy.document import parse_policy
 from broker.policy.load import local_machine
-from broker.policy.problems import PolicyError
+from broker.policy.problems import PolicyError, closest
 from broker.workers.chores import AUTHORITY_SECONDS, SYNC_SECONDS, again
 from broker.workers.pool import WorkerPool
 from broker.workers.reception import Reception
@@ -74,6 +74,7 @@ def preload_daemon() -> None:
     for codec in ("punycode", "utf-8", "latin-1", "ascii"):
         codecs.lookup(codec)
     parse_policy(_EVERYTHING, source="preload")
+    closest("alow", ("allow",))  # and what a mistake in one needs
     ssl.create_default_context()
     traceback.format_exception(ValueError())  # and what a traceback needs
 
