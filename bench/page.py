@@ -78,13 +78,14 @@ def _lines(document: dict[str, Any], pictures: frozenset[str], folder: str) -> I
         yield f"\n## {_sentence(measure['title'])}\n"
         yield from (f"![{name}]({folder}/{name}.svg)\n" for name in (key, f"{key}-cpu") if name in pictures)
         yield from _table(measure)
-    curves = document.get("curves", {})
+    curves, told = document.get("curves", {}), None
     if curves:
         yield "\n## Scale\n"
     for key, curve in curves.items():
         yield f"![{curve['title']}]({folder}/curve-{key}.svg)\n"
-        if "about" in curve:
-            yield f"A run of its own: {_machine(curve['about'])}\n"
+        if "about" in curve and curve["about"] != told:
+            told = curve["about"]
+            yield f"A run of its own, from here on: {_machine(told)}\n"
         yield from _promises(curve)
     if "soak" in document:
         yield from _soak(document["soak"], [name for name in pictures if name.startswith("soak-")], folder)

@@ -31,7 +31,7 @@ from bench.ours import POLICY
 from bench.processes import ROOT
 from bench.results import Row
 from bench.sessions import NAME_SERVER, UNPRIVILEGED
-from broker.control.client import Broker, BrokerUnreachable
+from broker.control.client import Broker, BrokerRefusal, BrokerUnreachable
 from broker.control.messages import Attach, encode
 from netns import handoff, kernel
 from netns.bridge import build_bridge
@@ -131,8 +131,9 @@ async def _prepare(control: Path, port: int) -> tuple[list[str], list[int]]:
             async with Broker(control) as broker:
                 grants = [(await broker.issue(allow=[f"{NAME}:{port}"], ttl=3600)).id for _ in range(SANDBOXES)]
                 return grants, [worker.pid for worker in (await broker.health()).workers]
-        except (BrokerUnreachable, OSError):
-            if time.monotonic() > deadline:
+        except (BrokerUnreachable, BrokerRefusal, OSError) as error:
+            refused = isinstance(error, BrokerRefusal) and error.problem.code != "not_taken"
+            if refused or time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.05)
 

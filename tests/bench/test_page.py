@@ -123,5 +123,5 @@ def test_curves_of_a_run_of_their_own_say_so(tmp_path: Path) -> None:
     page, *pictures = write_page(document, tmp_path / "performance.md")
     assert [picture.name for picture in pictures] == ["curve-c.svg", "curve-d.svg"]
     text = page.read_text()
-    assert text.count("A run of its own: a processor, 2 cores, Linux 6.1; Python 3.1") == 2
+    assert text.count("A run of its own, from here on: a processor, 2 cores, Linux 6.1; Python 3.1") == 2
     assert "Python 3.13.9; load average at the end (1, 5, 15 min) 0.5, 0.2, 0.1." in text
