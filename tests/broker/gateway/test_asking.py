@@ -71,15 +71,15 @@ def give_another_grant(rights: Rights) -> None:
     rights.grant = replace(GRANT, rules=OTHER.rules)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (change_policy, Reason.HOST_NOT_ALLOWED),
-        (switch_off, Reason.EGRESS_OFF),
-        (expire, Reason.GRANT_EXPIRED),
-        (give_another_grant, Reason.HOST_NOT_ALLOWED),
-    ],
-)
+CHANGES = [
+    (change_policy, Reason.HOST_NOT_ALLOWED),
+    (switch_off, Reason.EGRESS_OFF),
+    (expire, Reason.GRANT_EXPIRED),
+    (give_another_grant, Reason.HOST_NOT_ALLOWED),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), CHANGES)
 def test_it_is_judged_again_when_something_has_changed(change: Callable[[Rights], None], reason: Reason) -> None:
     rights = Rights(grant=GRANT)
     asking = Asking(rights, "https", API)
@@ -91,15 +91,7 @@ def test_it_is_judged_again_when_something_has_changed(change: Callable[[Rights]
     assert denied.reason is reason
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (change_policy, Reason.HOST_NOT_ALLOWED),
-        (switch_off, Reason.EGRESS_OFF),
-        (expire, Reason.GRANT_EXPIRED),
-        (give_another_grant, Reason.HOST_NOT_ALLOWED),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), CHANGES)
 def test_a_connection_is_judged_once_and_again_when_something_has_changed(
     change: Callable[[Rights], None], reason: Reason
 ) -> None:
