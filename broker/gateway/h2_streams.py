@@ -20,7 +20,7 @@ from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame
 
 from broker.gateway.lingering import Lingering
-from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT, Reactor
+from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT, READ_COST, Reactor
 from broker.gateway.streams import Outlet, Stream
 from broker.wire.http2.portions import Portions
 
@@ -208,7 +208,7 @@ class Frames:
                 self._end(Over("closed"))
                 return
             self._take(bytes(self._reactor.view[:count]))
-            budget -= count
+            budget -= max(count, READ_COST)
             if budget <= 0 and self._open:
                 self._reactor.again(self.stream.sock.fileno(), IN)
                 return

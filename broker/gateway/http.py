@@ -11,7 +11,7 @@ from broker.audit.records import Plane
 from broker.gateway.http_upstream import UpstreamSide
 from broker.gateway.lingering import Lingering
 from broker.gateway.metering import metered
-from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT
+from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT, READ_COST
 from broker.gateway.records import About
 from broker.gateway.relay import Tunnel
 from broker.gateway.requests import Question
@@ -204,7 +204,7 @@ class HttpConnection:
             self._came(exchange.client_data(view[:count]) if count else exchange.client_end())
             if not self._unread:
                 return
-            budget -= count
+            budget -= max(count, READ_COST)
             if budget <= 0:
                 self._reactor.again(self._client.sock.fileno(), IN)
                 return
@@ -228,7 +228,7 @@ class HttpConnection:
                 return
             exchange = self._exchange
             self._came(exchange.upstream_data(view[:count]) if count else exchange.upstream_end())
-            budget -= count
+            budget -= max(count, READ_COST)
             if budget <= 0 and self._upstream.current is upstream:
                 self._reactor.again(upstream.stream.sock.fileno(), IN)
                 return

@@ -19,6 +19,7 @@ STREAM = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 LISTENER = select.EPOLLIN | select.EPOLLET
 EVENTS_A_TURN = 512
 BUFFER_BYTES = 256 * 1024
+READ_COST = 4096  # bytes that a read counts for at the least of those of a turn: a TLS record may carry one
 
 TICK = 0.1  # seconds between looks at the deadlines: none of them is finer
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from broker.gateway.metering import Meter, metered
 from broker.gateway.pipes import FULL_READS, SIZE, SMALL, Pipe
-from broker.gateway.reactor import HANGUP, IN, OUT, Reactor
+from broker.gateway.reactor import HANGUP, IN, OUT, READ_COST, Reactor
 from broker.policy.limits import Limits
 from broker.policy.reasons import Reason
 
@@ -228,7 +228,7 @@ class Tunnel:
                     return  # drained: new data or an end raises a new edge
             elif way.splices and self._start_splicing(way):
                 return
-            budget -= count
+            budget -= max(count, READ_COST)
             if budget <= 0:
                 self._reactor.again(way.source.fileno(), IN | HANGUP)
                 return

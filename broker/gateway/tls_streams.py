@@ -21,7 +21,8 @@ BATCH = 64 * 1024  # payload that goes to the socket at once
 GATHER = 64 * 1024  # one read of `ssl` is at most one record; several are worth one turn of the plane
 JOIN = 16 * 1024  # pieces that fit into one record together are sent as one
 _portion = memoryview(bytearray(PORTION))  # passes from a socket to OpenSSL's memory at once
-BARREN = 64 * 1024  # ciphertext without payload that a peer may send in a row, once hands are shaken
+BARREN = 64 * 1024  # ciphertext beyond its payload that a peer may send, once hands are shaken
+OVERHEAD = 64  # ciphertext that an octet of payload makes up for: alone in its record it takes 23
 
 
 class TlsStream:
@@ -142,7 +143,7 @@ class TlsStream:
                 self._last = 0
                 break
             total += count
-            self._barren = 0
+            self._barren = max(0, self._barren - OVERHEAD * count)
             if count < RECORD:
                 break  # most likely all there is; a caller that wants more asks again
         return total

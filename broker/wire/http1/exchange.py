@@ -252,7 +252,8 @@ class Exchange:
         if head is None:
             return []
         self._waiting = self._waiting[head.length :]
-        self._request = self._remembered.request = head
+        self._request = head
+        self._remembered.keep(head)
         self.at = At.JUDGED
         return [Judge(head)]
 

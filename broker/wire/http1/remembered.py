@@ -9,6 +9,8 @@ from broker.wire.http1.heads import HTTP_11, RequestHead, ResponseHead, Version,
 from broker.wire.http1.limits import Limits
 from broker.wire.http1.rewrite import Scheme, format_request_fields, format_response_head
 
+MOST = 8192  # octets of a head that is remembered
+
 
 class Remembered:
     """Of the connections that share it: the last request as it was read and as it was written, the last response."""
@@ -20,6 +22,11 @@ class Remembered:
         self.response = LastResponse()
         self._fields: tuple[RequestHead, Scheme, Authority, bool, bytes] | None = None
 
+    def keep(self, head: RequestHead) -> None:
+        """Remember a request, unless it is long: a session has many of these, which outlive its connections."""
+        if head.length <= MOST:
+            self.request = head
+
     def request_fields(self, head: RequestHead, scheme: Scheme, authority: Authority, *, keep_alive: bool) -> bytes:
         """The fields to send, without an upgrade: those written last, where the head was read like that one."""
         last = self._fields
@@ -28,7 +35,8 @@ class Remembered:
             if of_authority is authority and of_scheme == scheme and kept is keep_alive and head.is_read_as(like):
                 return octets
         octets = format_request_fields(head, scheme=scheme, authority=authority, keep_alive=keep_alive)
-        self._fields = head, scheme, authority, keep_alive, octets
+        if len(octets) <= MOST:
+            self._fields = head, scheme, authority, keep_alive, octets
         return octets
 
 
@@ -51,7 +59,7 @@ class LastResponse:
         if known is not None and method == self._method and window.startswith(self._octets):
             return known
         head = parse_response_head(window, method, limits)
-        if head is not None and head.status >= 200:
+        if head is not None and head.status >= 200 and head.length <= MOST:
             self.head, self._method, self._octets, self._written = head, method, window[: head.length], b""
         return head
 

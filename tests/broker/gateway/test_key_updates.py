@@ -118,3 +118,27 @@ def flooded(ours: TlsStream, theirs: ssl.SSLSocket) -> int:
         except ConnectionAbortedError:
             return times * FEW
     return FLOOD
+
+
+def test_payload_now_and_then_does_not_buy_more(tmp_path: Path) -> None:
+    make_certificates(tmp_path, [HOST])
+    near, far = socket.socketpair()
+    ours = wrap_server(server_context(tmp_path), near)
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    theirs = trusting.wrap_socket(far, server_hostname=HOST, do_handshake_on_connect=False)
+    view = memoryview(bytearray(1 << 16))
+    with near, theirs:
+        handshaken(ours, theirs)
+        for _ in range(5000):  # an octet to a record, as an editor in a terminal sends them
+            theirs.send(b"x")
+            assert ours.receive(view) == 1
+        rounds = FLOOD // FEW
+        for number in range(rounds):
+            update_keys(theirs, FEW)
+            theirs.send(b"x")
+            try:
+                assert ours.receive(view) == 1
+            except ConnectionAbortedError:
+                rounds = number
+                break
+    assert rounds * FEW * KEY_UPDATE <= 2 * BARREN

@@ -9,7 +9,7 @@ from broker.policy.authority import parse_authority
 from broker.wire.http1.events import ClientRefused, Event, Judge, SendClient, SendUpstream, UpstreamFailed
 from broker.wire.http1.exchange import At, Exchange
 from broker.wire.http1.limits import DEFAULT_LIMITS
-from broker.wire.http1.remembered import Remembered
+from broker.wire.http1.remembered import MOST, Remembered
 
 API = parse_authority(b"api.example.com:443", default_port=None)
 REQUESTS = (
@@ -77,3 +77,13 @@ def test_the_next_connection_gets_what_the_last_one_read() -> None:
         event.head for one in (first, second) for event in one.client_data(REQUESTS[0]) if isinstance(event, Judge)
     ]
     assert heads[0] is heads[1]
+
+
+def test_a_long_head_is_not_kept() -> None:
+    shared = Remembered()
+    long = REQUESTS[0][:-2] + b"X: " + b"x" * MOST + b"\r\n\r\n"
+    assert speak(
+        Exchange(DEFAULT_LIMITS, remembered=shared), long, RESPONSES[0][:-6] + b"X: " + long[-9000:] + b"ok", keep=True
+    )
+    assert shared.request is None
+    assert shared.response.head is None
