@@ -26,7 +26,8 @@ ASK = f"GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
 
 def update_keys(sock: ssl.SSLSocket, times: int) -> int:
     """Send so many KeyUpdates on a blocking socket; how many it took."""
-    library = ctypes.CDLL("libssl.so.3")
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    library = ctypes.CDLL(next(line.split()[-1] for line in maps if "/libssl" in line))  # the very one of `ssl`
     library.SSL_key_update.argtypes = ctypes.c_void_p, ctypes.c_int
     library.SSL_do_handshake.argtypes = (ctypes.c_void_p,)
     state = sock._sslobj  # type: ignore[attr-defined]
