@@ -1,32 +1,28 @@
 """The HTTP/1.1 plane: every request of a connection judged, what was judged is what is sent.
 
 The protocol itself is `broker.wire.http1.Exchange`, which reads no socket. This module moves octets between it and two
-streams, asks for verdicts, records, and keeps the deadlines. It serves plain HTTP, and the same inside TLS.
+streams, asks for verdicts (`http_request`), and keeps the deadlines. It serves plain HTTP, and the same inside TLS.
 """
 
 from collections.abc import Callable
 from typing import assert_never
 
-from broker.audit.records import Plane
+from broker.gateway.http_request import CurrentRequest
 from broker.gateway.http_upstream import UpstreamSide
 from broker.gateway.lingering import Lingering
 from broker.gateway.metering import metered
 from broker.gateway.reactor import BROKEN, HANGUP, IN, OUT, READ_COST
-from broker.gateway.records import About
-from broker.gateway.relay import Tunnel
-from broker.gateway.requests import Question
 from broker.gateway.session import Session
 from broker.gateway.streams import Outlet, Stream
+from broker.gateway.upgraded import Upgraded
 from broker.gateway.upstreams import Upstream
 from broker.policy.authority import Authority
-from broker.policy.decide import Allowed, Denied
-from broker.policy.grants import Spend
+from broker.policy.decide import Denied
 from broker.policy.reasons import Family, Reason, Refusal
 from broker.wire.http1 import events as on
 from broker.wire.http1.exchange import At, Exchange
 from broker.wire.http1.heads import RequestHead
 from broker.wire.http1.rewrite import Scheme
-from broker.wire.problem import http_response
 
 CONTINUE_SECONDS = 1.0
 CHECK_SECONDS = 0.25
@@ -59,15 +55,16 @@ class HttpConnection:
         self._reactor = session.reactor
         self._client = client
         self._outlet = Outlet(client)
-        self._asked = asked
         self._wanted = wanted
         self._scheme: Scheme = scheme
         self._take_over = take_over
-        self._refused = refused
-        self._asking = asking = session.asking(scheme, asked)
-        self._exchange = Exchange(session.http_limits, allow_connect=asked is None, remembered=asking.remembered)
+        remembered = session.asking(scheme, asked).remembered
+        self._exchange = Exchange(session.http_limits, allow_connect=asked is None, remembered=remembered)
         self._upstream = UpstreamSide(
             session, scheme, on_event=self.on_upstream, reached=self._reached, failed=self._failed
+        )
+        self._request = CurrentRequest(
+            session, self._outlet, self._upstream, scheme=scheme, asked=asked, wanted=wanted, refused=refused
         )
         self._todo: list[on.Event] = []  # a handful at most
         self._busy = False
@@ -78,13 +75,6 @@ class HttpConnection:
         self._open = True
         self._closing: on.CloseClient | None = None
         self._switching: on.Switched | None = None
-        self._tunnel: Tunnel | None = None
-        self._question: Question | None = None
-        self._allowed: Allowed | None = None  # until the request's end is on record
-        self._has_paid = False  # for the connection
-        self._about = self._new_about()
-        self._down_before = 0
-        self._heads = (0, 0)  # bytes of an upgrade and its answer
         self._last = self._reactor.now  # something moved
         self._head_since: float | None = self._last  # a head is awaited; None between requests
         self.deadline = self._last + CHECK_SECONDS
@@ -151,31 +141,12 @@ class HttpConnection:
 
     def abort(self, reason: Reason, detail: str = "") -> None:
         """End it with resets and a record."""
-        if self._tunnel is not None:
-            self._tunnel.end(reason, detail)
-        else:
-            self._end(reason, detail)
+        self._end(reason, detail)
 
     def judge_again(self) -> None:
         """End a request under way that the policy does not allow any more."""
-        if self._question is None or self._allowed is None:
-            return
-        verdict = self._session.decide_again(self._question.facts, self._allowed, self._about.dialled)
-        if isinstance(verdict, Denied):
-            self.abort(Reason.POLICY_CHANGED, verdict.detail)
-
-    def tunnel_lives(self, tunnel: Tunnel) -> None:
-        """Put a long one on record."""
-        up, down = self._heads
-        recorder = self._session.recorder
-        recorder.progress(self._about, bytes_up=up + tunnel.bytes_up, bytes_down=down + tunnel.bytes_down)
-
-    def tunnel_ended(self, tunnel: Tunnel, reason: Reason, detail: str) -> None:
-        """A WebSocket is over."""
-        self._session.forget(self)
-        up, down = self._heads
-        moved = {"bytes_up": up + tunnel.bytes_up, "bytes_down": down + tunnel.bytes_down}
-        self._session.recorder.close(self._about, reason, detail, status=101, **moved)
+        if denied := self._request.judge_again():
+            self._end(Reason.POLICY_CHANGED, denied.detail)
 
     # moving octets
 
@@ -326,41 +297,19 @@ class HttpConnection:
                 assert_never(never)
 
     def _judge(self, head: RequestHead) -> None:
-        about = self._about = self._new_about()
-        about.started = self._reactor.now
-        about.method = head.method
-        about.path = head.target.decode("ascii", "replace")
-        self._down_before = self._outlet.accepted
         self._head_since = None
-        try:
-            asked = self._asking.question(head)
-        except Refusal as refusal:
-            about.authority = head.host.decode("ascii", "replace")
-            self._deny(Denied(refusal.reason, None, refusal.detail))
-            return
-        self._question = asked
-        about.authority = str(asked.facts.authority)
-        about.plane = Plane.CONNECT if asked.connect else about.plane
-        decided = self._refused or self._asking.verdict(asked.facts)
-        verdict = self._session.settle(about, decided, *self._cost(asked))
+        verdict = self._request.judge(head)
         if isinstance(verdict, Denied):
             self._send_problem(verdict.reason, verdict.detail, verdict.rule.name if verdict.rule else None)
-        elif asked.connect:
+        elif (asked := self._request.question) is None or asked.connect:
             self._carry_out(self._exchange.tunnel())
         else:
-            self._allowed = verdict
-            self._has_paid = True
             self._upstream.reach(asked, verdict)
 
-    def _cost(self, asked: Question) -> tuple[Spend, ...]:
-        if asked.connect:
-            return ()  # what follows pays
-        return (Spend.REQUEST,) if self._has_paid else (Spend.CONNECTION, Spend.REQUEST)
-
     def _reached(self, upstream: Upstream) -> None:
-        asked = self._question
+        asked = self._request.question
         assert asked is not None
-        self._about.dialled = upstream.address
+        self._request.goes_to(upstream.address)
         self._last = self._reactor.now
         self._carry_out(
             self._exchange.allow(
@@ -379,20 +328,19 @@ class HttpConnection:
         self._upstream_failed(refusal, repeatable=False)
 
     def _upstream_failed(self, refusal: Refusal, *, repeatable: bool) -> None:
+        request = self._request
         again = repeatable and self._upstream.may_be_stale
-        up, down = self._moved()
+        moved = request.moved()
         self._upstream.drop()
-        if again and self._question is not None and self._allowed is not None:
-            self._upstream.reach(self._question, self._allowed, fresh=True)
+        if again and request.question is not None and request.allowed is not None:
+            self._upstream.reach(request.question, request.allowed, fresh=True)
             return
-        self._allowed = None
-        self._session.recorder.refuse(self._about, refusal, bytes_up=up, bytes_down=down)
-        self._send_problem(refusal.reason, refusal.detail, self._about.rule or None)
+        request.fail(refusal, moved)
+        self._send_problem(refusal.reason, refusal.detail, request.rule)
 
     def _response_ended(self, status: int, *, reusable: bool) -> None:
-        self._record_close(Reason.FINISHED, "", status)
+        self._request.close(Reason.FINISHED, "", status)
         self._upstream.release(reusable=reusable)
-        self._question = None
         self._last = self._reactor.now
         self._head_since = None if self._exchange.idle else self._last
 
@@ -404,66 +352,35 @@ class HttpConnection:
             self._switch(switched.client, switched.upstream)
 
     def _switch(self, early: bytes, late: bytes) -> None:
-        asked = self._question
+        asked = self._request.question
         assert asked is not None
         self._open = False
         self._reactor.unwatch(self)
-        self._heads = self._moved()
+        self._session.forget(self)
         if asked.connect:
             assert self._take_over is not None
-            self._session.forget(self)
             self._take_over(self._session, self._client, asked.facts.authority, self._wanted, early)
             return
-        self._tunnel = Tunnel(
-            self._reactor,
-            self._client.joinable,
-            self._upstream.hand_over().stream.joinable,
-            limits=self._session.limits,
-            watcher=self,
-            meter=self._session.meter,
-            early=early,
-            late=late,
-        )
-        self._tunnel.start()
+        heads = self._request.moved()
+        client, upstream = self._client.joinable, self._upstream.hand_over().stream.joinable
+        Upgraded(self._session, self._request, client, upstream, heads=heads, early=early, late=late).start()
 
     # refusals and ends
-
-    def _deny(self, denied: Denied) -> None:
-        self._session.settle(self._about, denied)
-        self._send_problem(denied.reason, denied.detail, None)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer octets that are no acceptable request, or the rest of one that is not."""
         if refusal.reason.family is Family.END:
             self._end(refusal.reason, refusal.detail)
             return
-        about = self._about
-        if self._allowed is None:
-            self._about = about = self._new_about()
-            about.authority = str(self._asked) if self._asked else ""
-            self._session.settle(about, Denied(refusal.reason, None, refusal.detail))
-        else:
-            self._allowed = None
-            up, down = self._moved()
-            self._session.recorder.refuse(about, refusal, bytes_up=up, bytes_down=down)
+        self._request.refuse(refusal)
         self._upstream.drop()
         self._session.flush()
-        response = self._problem(refusal.reason, refusal.detail, about.rule or None)
+        response = self._request.problem(refusal.reason, refusal.detail, rule=self._request.rule)
         self._carry_out([on.SendClient((response,)), on.CloseClient(linger=True)])
 
     def _send_problem(self, reason: Reason, detail: str, rule: str | None) -> None:
         self._session.flush()
-        self._carry_out(self._exchange.deny(self._problem(reason, detail, rule)))
-
-    def _problem(self, reason: Reason, detail: str, rule: str | None) -> bytes:
-        return http_response(
-            reason,
-            detail=detail,
-            rule=rule,
-            reachable=self._session.reachable,
-            record=self._about.record or None,
-            head=self._about.method == "HEAD",
-        )
+        self._carry_out(self._exchange.deny(self._request.problem(reason, detail, rule=rule)))
 
     def _finish_closing(self, closing: on.CloseClient) -> None:
         self._leave()
@@ -477,8 +394,8 @@ class HttpConnection:
         """Close both sides; unless `clean`, with resets."""
         if not self._open:
             return
-        if self._allowed is not None:
-            self._record_close(reason, detail, self._exchange.status)
+        if self._request.allowed is not None:
+            self._request.close(reason, detail, self._exchange.status)
         self._leave(detail)
         self._reactor.remove(self._client.sock.fileno())
         if clean:
@@ -486,21 +403,9 @@ class HttpConnection:
         else:
             self._client.reset()
 
-    def _record_silence(self, why: str) -> None:
-        """A connection that ended before it asked for anything: the attempt is on record all the same."""
-        if self._about.record or self._asked is None:
-            return
-        self._about.authority = str(self._asked)
-        verdict = self._refused or self._asking.connection()
-        if isinstance(verdict, Denied):
-            self._session.settle(self._about, verdict)
-        else:
-            detail = f"closed before a request: {why}" if why else "closed before a request"
-            self._session.recorder.close(self._about, Reason.CLIENT_CLOSED, detail, bytes_up=0, bytes_down=0)
-
     def _leave(self, why: str = "") -> None:
         self._open = False
-        self._record_silence(why)
+        self._request.record_silence(why)
         self._todo.clear()
         self._reactor.unwatch(self)
         self._session.forget(self)
@@ -517,8 +422,7 @@ class HttpConnection:
             self._refuse(Refusal(Reason.HEAD_TIMEOUT, "the request head did not arrive in time"))
 
     def _check_exchange(self, now: float) -> None:
-        up, down = self._moved()
-        self._session.recorder.progress(self._about, bytes_up=up, bytes_down=down)
+        self._request.goes_on(*self._request.moved())
         exchange, limits = self._exchange, self._session.limits
         quiet = now - self._last
         if exchange.awaits_continue and quiet >= CONTINUE_SECONDS:
@@ -529,16 +433,3 @@ class HttpConnection:
                 self._carry_out(exchange.upstream_failed(refusal))
         elif quiet >= limits.idle_seconds:
             self._end(Reason.IDLE_TIMEOUT, f"nothing moved for {limits.idle_seconds:g} s")
-
-    def _record_close(self, reason: Reason, detail: str, status: int) -> None:
-        self._allowed = None
-        up, down = self._moved()
-        self._session.recorder.close(self._about, reason, detail, bytes_up=up, bytes_down=down, status=status)
-
-    def _moved(self) -> tuple[int, int]:
-        """Bytes of the current request and its response, heads included."""
-        return self._upstream.bytes_up, self._outlet.accepted - self._down_before
-
-    def _new_about(self) -> About:
-        plane = Plane.HTTP if self._scheme == "http" else Plane.INSPECT
-        return About(plane, self._wanted, scheme=self._scheme)
