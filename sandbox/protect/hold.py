@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.protect.below import is_empty, join, open_below
 from sandbox.protect.names import GIT_HELD, is_git
-from sandbox.protect.survey import Survey, is_empty, join, open_below
+from sandbox.protect.survey import Survey
 
 DIRECTORY = "held"
 # What was filled, replaced or removed from outside is nobody's to remove any more.

@@ -8,9 +8,9 @@ itself first: then the whole chain stays where it is.
 from pathlib import Path
 
 from sandbox.plan import Bind, Operation, ReadOnly, Tmpfs
+from sandbox.protect.below import above as directories_above
 from sandbox.protect.names import is_git
 from sandbox.protect.survey import Survey
-from sandbox.protect.survey import above as directories_above
 
 EMPTY_BYTES = 4096
 

@@ -13,9 +13,10 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sandbox.protect.below import join, read_text
 from sandbox.protect.gitconfig import harmless, is_harmless
 from sandbox.protect.names import is_git, is_set_aside
-from sandbox.protect.survey import WALK_DEPTH, WALK_ENTRIES, Seen, Survey, join, read_text, walk
+from sandbox.protect.survey import WALK_DEPTH, WALK_ENTRIES, Seen, Survey, walk
 
 SUFFIX = ".wicketgate-set-aside"
 # What a new repository may not bring along. `commondir` moves the place where git looks for the configuration.

@@ -12,16 +12,15 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sandbox.protect.below import above, inode_of, join, open_below, text_of
 from sandbox.protect.names import GIT_FROZEN, HELD, in_dependency_tree, is_git, is_set_aside, looks_like_git_directory
 
 SURVEY_ENTRIES, SURVEY_DEPTH = 20_000, 4  # what a start may cost; `settle` does not depend on a complete survey
 WALK_ENTRIES, WALK_DEPTH = 5_000_000, 64
-MAX_TEXT = 1 << 20
 # File systems keep change times as coarsely as this.
 CLOCK_GRAIN_NS = 2_000_000_000
 MAX_FOUND = 256  # each becomes a mount; the kernel allows 100,000, start time does not
 GIT_ENTERED = frozenset({"modules", "worktrees"})
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,35 +103,6 @@ def _entries(descriptor: int) -> dict[str, bool]:
         return {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
 
 
-def join(path: str, name: str) -> str:
-    """A path below the workspace, relative to it."""
-    return f"{path}/{name}" if path else name
-
-
-def above(path: str) -> tuple[str, ...]:
-    """The directories between the workspace and a path below it, outermost first."""
-    parts = path.split("/")
-    return tuple("/".join(parts[:end]) for end in range(1, len(parts)))
-
-
-def open_below(root: int, path: str) -> int:
-    """Open a directory below `root` component by component, so that no link is followed. Raises OSError."""
-    descriptor = os.open(".", _OPEN, dir_fd=root)
-    for part in filter(None, path.split("/")):
-        try:
-            deeper = os.open(part, _OPEN, dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
-        descriptor = deeper
-    return descriptor
-
-
-def is_empty(descriptor: int) -> bool:
-    """Whether an open directory has no entry."""
-    with os.scandir(descriptor) as found:
-        return next(found, None) is None
-
-
 def survey(root: int) -> Survey:
     """Survey the workspace behind the descriptor `root` (readable, a directory)."""
     since = time.time_ns() - CLOCK_GRAIN_NS
@@ -169,52 +139,13 @@ def survey(root: int) -> Survey:
         absent=absent,
         complete=complete,
         since=since,
-        identities=frozenset((path, inode) for path in fixed if (inode := _inode(root, path)) is not None),
+        identities=frozenset((path, inode) for path in fixed if (inode := inode_of(root, path)) is not None),
         configurations=tuple(
             (path, text)
             for path in frozen
-            if path.rpartition("/")[::2] in configs and (text := _text(root, path)) is not None
+            if path.rpartition("/")[::2] in configs and (text := text_of(root, path)) is not None
         ),
     )
-
-
-def _inode(root: int, path: str) -> int | None:
-    parent_path, _, name = path.rpartition("/")
-    try:
-        parent = open_below(root, parent_path)
-    except OSError:
-        return None
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
-
-
-def _text(root: int, path: str) -> str | None:
-    parent_path, _, name = path.rpartition("/")
-    try:
-        parent = open_below(root, parent_path)
-    except OSError:
-        return None
-    try:
-        return read_text(parent, name)
-    finally:
-        os.close(parent)
-
-
-def read_text(parent: int, name: str) -> str | None:
-    """A small regular file's text; None for anything else (a FIFO must not be waited for, a link not followed)."""
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TEXT:
-            return None
-        return file.read(MAX_TEXT).decode("utf-8", "replace")
 
 
 def _is_plain(seen: Seen, name: str) -> bool:

@@ -7,7 +7,8 @@ launcher looks at the result from outside, through descriptors, before it lets t
 
 import os
 
-from sandbox.protect.survey import Survey, open_below
+from sandbox.protect.below import inode_of, open_below
+from sandbox.protect.survey import Survey
 
 
 class MountsDifferError(Exception):
@@ -21,7 +22,7 @@ def verify(inside: int, found: Survey, *, held: tuple[str, ...] = ()) -> None:
     PID is bubblewrap's child, held by `--block-fd`. Raises `MountsDifferError`.
     """
     for path, inode in sorted(found.identities):
-        if _inode(inside, path) != inode:
+        if inode_of(inside, path) != inode:
             raise MountsDifferError(f"{path!r} in the workspace was exchanged while the sandbox was built")
     frozen = {path for path, _ in found.identities}
     places = {path: path.rpartition("/")[0] for path in held if path not in frozen}
@@ -29,20 +30,6 @@ def verify(inside: int, found: Survey, *, held: tuple[str, ...] = ()) -> None:
     for path, place in places.items():
         if _mount_of(inside, path) == above[place]:
             raise MountsDifferError(f"{path!r} in the workspace is not covered")
-
-
-def _inode(inside: int, path: str) -> int | None:
-    parent_path, _, name = path.rpartition("/")
-    try:
-        parent = open_below(inside, parent_path)
-    except OSError:
-        return None
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
 
 
 def _mount_of(inside: int, path: str) -> str:
