@@ -29,7 +29,12 @@ DIRECTION: Final[dict[str, tuple[str, ...]]] = {
 }
 
 # Decision code. A prefix covers the modules below it; the exceptions read files, which is why they are apart.
-PURE: Final = ("broker.policy", "broker.wire", "sandbox.plan", "sandbox.argv", "sandbox.spec", "sandbox.environ")
+PURE: Final = (
+    *("broker.policy", "broker.wire", "sandbox.plan", "sandbox.argv", "sandbox.spec", "sandbox.environ"),
+    *("broker.audit.records", "broker.audit.escaping", "broker.audit.redaction"),
+    *(f"broker.review.{name}" for name in "suggest replay suggestion refusals gather targets draft fit".split()),
+    *(f"broker.review.{name}" for name in "rule_text fate hidden asked judging tally aside closed".split()),
+)
 NOT_PURE: Final = ("broker.policy.load",)
 
 # Constants that come as a file of an installed package, read once.

@@ -1,11 +1,30 @@
-"""Records and a changed policy → what it would have decided, by the same `decide`. Pure."""
+"""Records and a changed policy → what it would have decided, by the same `decide`. Pure.
+
+A decision is counted once. What a close record adds (the guard refused after all, it became a WebSocket, the address
+that was dialled) moves it to where it belongs; a bounded number of decisions is remembered until they close.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final, NamedTuple
 
-from broker.audit.records import Entry
+from msgspec import structs
+
+from broker.audit.escaping import escape
+from broker.audit.records import Entry, Kind, Verdict
+from broker.policy.reasons import Reason
 from broker.policy.rules import Policy
+from broker.review.asked import SWITCHED
+from broker.review.fate import GUARDED, Fate, Fates, Told, Untold, is_public
+from broker.review.tally import Tallies, Tally
+
+MOST: Final = 500
+"""Groups told apart by destination; what comes after them is told without it, and then by its change alone."""
+MAX_OPEN: Final = 65_536
+"""Decisions that are remembered until they close."""
+_TEXT: Final = 128
+_VARIOUS: Final = "(various)"
 
 
 class Change(Enum):
@@ -33,7 +52,7 @@ class Group:
 
     after: `None` where it cannot be judged again; `why` says then why not, in one sentence.
     where: `host:port`, printable; "" where the group is not told by destination.
-    assumed: so many of them are judged as if what the log hides (`*`) were unambiguous text.
+    assumed: they are judged as if what the log hides (`*`) were unambiguous text.
     """
 
     change: Change
@@ -42,7 +61,7 @@ class Group:
     count: int
     where: str = ""
     why: str = ""
-    assumed: int = 0
+    assumed: bool = False
     examples: tuple[str, ...] = ()
 
 
@@ -60,4 +79,106 @@ class Replay:
 
 def replay(entries: Iterable[Entry], policy: Policy) -> Replay:
     """Judge what `entries` (in the order of time) show again under `policy`. Memory is bounded."""
-    raise NotImplementedError
+    replaying = _Replaying(policy)
+    for entry in entries:
+        replaying.take(entry)
+    return Replay(policy=policy.version, groups=tuple(replaying.groups()))
+
+
+class _Key(NamedTuple):
+    change: Change
+    before: Outcome
+    after: Outcome | None
+    where: str
+    why: str
+    assumed: bool
+
+
+class _Open(NamedTuple):
+    """A decision that may still move."""
+
+    tally: Tally
+    before: Outcome
+    detail: str  # of what was only observed
+
+
+class _Replaying:
+    def __init__(self, policy: Policy) -> None:
+        self._fates = Fates(policy)
+        self._tallies: Tallies[_Key] = Tallies(MOST)
+        self._open: dict[str, _Open] = {}
+
+    def take(self, entry: Entry) -> None:
+        """Count a decision, or move it to what its close record makes of it."""
+        if entry.kind == Kind.DECISION.value and entry.verdict:
+            before = Outcome(verdict=entry.verdict, reason=entry.reason, rule=entry.rule)
+            opened = self._count(entry, before, entry.id)
+            if entry.verdict == Verdict.ALLOW.value:
+                self._remember(entry.id, opened)
+        elif entry.kind == Kind.CLOSE.value:
+            self._close(entry)
+
+    def _close(self, entry: Entry) -> None:
+        opened = self._open.pop(entry.ref, None)
+        if entry.verdict == Verdict.DENY.value:
+            if entry.reason not in GUARDED:
+                return  # of something that goes on after the decision: a body, a budget
+            if opened is not None:
+                opened.tally.leave(1, entry.ref)
+            before = Outcome(verdict=entry.verdict, reason=entry.reason, rule=entry.rule)
+            self._count(entry, before, entry.ref or entry.id)
+        elif opened is not None and (entry.status == SWITCHED or not is_public(entry.dialled)):
+            opened.tally.leave(1, entry.ref)
+            was = opened.before
+            known = structs.replace(entry, verdict=was.verdict, reason=was.reason, detail=opened.detail, rule=was.rule)
+            self._count(known, was, entry.ref)
+
+    def _remember(self, identity: str, opened: _Open) -> None:
+        if len(self._open) >= MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[identity] = opened
+
+    def _count(self, entry: Entry, before: Outcome, example: str) -> _Open:
+        key = _key(entry, before, self._fates.of(entry))
+        vague = key._replace(where="")
+        after = None if key.after is None else _bare(key.after)
+        tally = self._tallies.at(key, vague, vague._replace(before=_bare(key.before), after=after))
+        tally.add(entry.count or 1, escape(example, _TEXT))
+        return _Open(tally, before, entry.detail if entry.reason == Reason.OBSERVED.value else "")
+
+    def groups(self) -> Iterable[Group]:
+        """In the order of `Change`, the largest first."""
+        found = [(key, tally) for key, tally in self._tallies if tally.count]
+        for change in Change:
+            for key, tally in found:
+                if key.change is change:
+                    yield Group(**key._asdict(), count=tally.count, examples=tally.examples)
+
+
+def _key(entry: Entry, before: Outcome, fate: Fate) -> _Key:
+    """Texts of a record may be anything; what is unchanged is not told by destination."""
+    shown = Outcome(
+        verdict=before.verdict if before.verdict in Verdict else _VARIOUS,
+        reason=escape(before.reason, _TEXT),
+        rule=escape(before.rule, _TEXT),
+    )
+    where = escape(entry.authority or entry.wanted, _TEXT)
+    match fate:
+        case Untold(why=why):
+            return _Key(Change.UNTOLD, shown, None, where, why, assumed=False)
+        case Told():
+            after = Outcome(verdict=fate.verdict, reason=fate.reason, rule=fate.rule)
+            change = _change(before, after)
+            return _Key(change, shown, after, "" if change is Change.UNCHANGED else where, "", fate.assumed)
+
+
+def _change(before: Outcome, after: Outcome) -> Change:
+    if before.verdict != after.verdict:
+        return Change.NOW_ALLOWED if after.verdict == Verdict.ALLOW.value else Change.NOW_DENIED
+    # A reason or rule that a doubt leaves open says nothing of a change.
+    same = after.reason in {"", before.reason} and after.rule in {"", before.rule}
+    return Change.UNCHANGED if same else Change.OTHERWISE
+
+
+def _bare(outcome: Outcome) -> Outcome:
+    return Outcome(verdict=outcome.verdict, reason=_VARIOUS)
