@@ -6,7 +6,6 @@ Prints what `broker.policy` decides. Nothing is dialled, resolved or changed.
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,9 +14,10 @@ from broker.policy.explain import Explanation, explain
 from broker.policy.grant_rules import parse_grant_rules
 from broker.policy.grants import CallId, Grant, GrantId, uncovered
 from broker.policy.load import load_policy
-from broker.policy.problems import Mistake, PolicyError, Problem, Severity
+from broker.policy.problems import Mistake, PolicyError, Problem
 from broker.policy.requests import parse_request
 from broker.policy.rules import Policy, Rule
+from wicketgate.commands.policy_text import print_check
 
 _HOUR = 3600.0
 
@@ -35,9 +35,9 @@ def check(file: str, as_json: bool) -> None:
     try:
         found = load_policy(file, advise=True)
     except PolicyError as error:
-        _print_check(file, None, error.problems, as_json)
+        print_check(file, None, error.problems, as_json)
         click.get_current_context().exit(1)
-    _print_check(file, found, found.notes, as_json)
+    print_check(file, found, found.notes, as_json)
 
 
 @policy.command("explain")
@@ -93,38 +93,6 @@ def _read_grant(file: str) -> tuple[Rule, ...]:
         raise PolicyError(file, [Problem(found=f"not JSON: {error}", expected="a list of rules")]) from None
     rules = document.get("rules") if isinstance(document, dict) else document
     return parse_grant_rules(rules, source=file)
-
-
-def _print_check(file: str, found: Policy | None, problems: tuple[Problem, ...], as_json: bool) -> None:
-    if as_json:
-        document: dict[str, Any] = {"file": file, "ok": found is not None}
-        if found is not None:
-            document |= {"version": found.version, "enabled": found.enabled, "mode": found.mode.value}
-            document["rules"] = [rule.name for rule in found.rules]
-        document["problems"] = [_problem_document(problem) for problem in problems]
-        click.echo(json.dumps(document, indent=2))
-        return
-    for problem in problems:
-        click.echo(problem.format(file), err=found is None)
-    if found is None:
-        errors = sum(problem.severity is Severity.ERROR for problem in problems)
-        click.echo(f"{file}: refused: {errors} error{'s' * (errors != 1)}", err=True)
-        return
-    flag = "on" if found.enabled else "off"
-    count = len(found.rules)
-    rules = f"{count} rule{'s' * (count != 1)}"
-    click.echo(f"{file}: ok: version {found.version}, {rules}, egress {flag}, mode {found.mode.value}")
-
-
-def _problem_document(problem: Problem) -> dict[str, object]:
-    return {
-        "severity": problem.severity.value,
-        "line": problem.line or None,
-        "where": problem.where or None,
-        "found": problem.found,
-        "expected": problem.expected,
-        "suggestion": problem.suggestion,
-    }
 
 
 def _explanation_document(explanation: Explanation, found: Policy, missing: list[str]) -> dict[str, object]:
