@@ -32,6 +32,7 @@ from broker.control.config import GrantLimits
 from broker.control.door import ATTACH, CONTROL, Peer, Refused
 from broker.control.door_side import DoorSide
 from broker.control.grants import GrantBook
+from broker.control.journal import Journal
 from broker.control.notify import notify
 from broker.control.operations import Operations
 from broker.control.store import Store, StoreError
@@ -174,7 +175,7 @@ async def _prepare(
         raise StartError(str(error)) from error
     operations = Operations(
         workers=WorkerPool(starter, book, daemon.workers),
-        log=log,
+        journal=Journal(log=log, policy=policy.version),
         book=book,
         store=store,
         policy=policy,
@@ -216,7 +217,7 @@ def _open(door: DoorSide, operations: Operations, inspector: Inspector, control:
             _receive(connection, inspector, operations.workers)
 
     door.on_peer = admit
-    door.on_refused = lambda refused: operations.record_peer_refused(refused.role, _caller(refused), refused.count)
+    door.on_refused = lambda refused: operations.journal.peer_refused(refused.role, _caller(refused), refused.count)
 
 
 def _receive(connection: socket.socket, inspector: Inspector, workers: WorkerPool) -> None:
@@ -266,7 +267,7 @@ def _chores(operations: Operations, inspector: Inspector) -> list[Chore]:
 
     return [
         forget_absent(),
-        again(SYNC_SECONDS, operations.log.sync_in_thread, "sync_failed", troubles),
+        again(SYNC_SECONDS, operations.journal.log.sync_in_thread, "sync_failed", troubles),
         again(KEEP_SECONDS, keep, "store_failed", troubles, StoreError),
         again(AUTHORITY_SECONDS, renew, "authority_failed", troubles),
         again(book.prune_seconds, prune, "prune_failed", troubles, StoreError),

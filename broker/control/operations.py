@@ -16,13 +16,12 @@ from typing import Any
 
 from broker.api.callers import Caller, this_process
 from broker.api.faults import ApiError
-from broker.audit.errors import AuditUnavailable
-from broker.audit.log import AuditLog
-from broker.audit.records import Event, Kind, Record
+from broker.audit.records import Event, Kind
 from broker.control import schema
 from broker.control.aside import let_go, parse_aside
 from broker.control.faults import Fault, RulesError, finding_document
 from broker.control.grants import GrantBook, time_of
+from broker.control.journal import Journal, with_request
 from broker.control.messages import Attach
 from broker.control.openapi import openapi_document
 from broker.control.store import Store, StoreError
@@ -41,7 +40,7 @@ class Operations:
     """See the module. `read_policy` gives the text of the policy file, checked for who can write it."""
 
     workers: WorkerPool
-    log: AuditLog
+    journal: Journal
     book: GrantBook
     store: Store
     policy: Policy
@@ -52,7 +51,6 @@ class Operations:
     started_at: float = field(default_factory=time.time)
     loaded_at: float = field(default_factory=time.time)
     attached: int = 0
-    peers_refused: int = 0
     stopping: bool = False
     troubles: dict[str, str] = field(default_factory=dict)
     _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -60,7 +58,7 @@ class Operations:
 
     def __post_init__(self) -> None:
         self.workers.events = Events(
-            lost=self.record_session_lost, started=self.record_worker_started, ended=self.record_worker_ended
+            lost=self._record_lost, started=self.journal.worker_started, ended=self.journal.worker_ended
         )
 
     @property
@@ -77,7 +75,7 @@ class Operations:
         served = any(link.ready for link in workers) and all(link.can_record for link in workers)
         degraded = [*self._degraded(), *_silent(silent)]
         return schema.Health(
-            ready=self.log.available and served and not self.stopping,
+            ready=self.journal.log.available and served and not self.stopping,
             degraded=[schema.Degradation(code=code, detail=detail) for code, detail in degraded],
             version=self.version,
             pid=os.getpid(),
@@ -114,11 +112,12 @@ class Operations:
             before = self.in_force.enabled
             former = [self.policy]
             self.policy, self.loaded_at = policy, time.time()
+            self.journal.policy = policy.version
             self.troubles.pop("policy_reload_failed", None)
-            self._record(Kind.POLICY, Event.LOADED, caller, f"{len(policy.rules)} rules, {_flag(policy.enabled)}")
+            self.journal.note(Kind.POLICY, Event.LOADED, caller, f"{len(policy.rules)} rules, {_flag(policy.enabled)}")
             await self.workers.take_policy(policy)
             if before != self.in_force.enabled:
-                self._record(Kind.POLICY, Event.FLAG, caller, f"egress {_flag(not before)} by the policy file")
+                self.journal.note(Kind.POLICY, Event.FLAG, caller, f"egress {_flag(not before)} by the policy file")
             await let_go(former)
             return await self.show_policy(caller)
 
@@ -137,11 +136,11 @@ class Operations:
             await self.workers.switch(on=False)  # without waiting for somebody who is turning it on
         async with self._switching:
             if body.enabled:
-                self._record_or_refuse(Kind.POLICY, Event.FLAG, caller, words)
+                self.journal.note_or_refuse(Kind.POLICY, Event.FLAG, caller, words)
                 self.store.switched_on = True
             await self.workers.switch(on=body.enabled)
             if not body.enabled:
-                self._record(Kind.POLICY, Event.FLAG, caller, words)
+                self.journal.note(Kind.POLICY, Event.FLAG, caller, words)
                 self._keep_switched_off()
         return await self.show_egress(caller)
 
@@ -156,20 +155,20 @@ class Operations:
 
     async def issue_grant(self, caller: Caller, body: schema.IssueGrant) -> schema.Grant:
         """Kept and on record before its id is told to anybody."""
-        if not self.log.available:
-            raise ApiError(Fault.RECORD_UNAVAILABLE, self.log.cause)
+        if not self.journal.log.available:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, self.journal.log.cause)
         try:
             grant = self.book.issue(body, self.policy, str(caller))
         except ApiError as error:
             words = f"a grant was refused: {error.fault.code}: {error.detail}"
-            self._record(Kind.GRANT, Event.REFUSED, caller, words, call=body.call or "")
+            self.journal.note(Kind.GRANT, Event.REFUSED, caller, words, call=body.call or "")
             raise
         except StoreError as error:
             raise ApiError(Fault.RECORD_UNAVAILABLE, str(error)) from error
         rules = ", ".join(rule.name for rule in grant.rules)
         words = f"expires {time_of(grant.expires_at):%Y-%m-%dT%H:%M:%SZ}; rules {rules}"
         try:
-            self._record_or_refuse(Kind.GRANT, Event.ISSUED, caller, words, grant=grant.id, call=grant.call)
+            self.journal.note_or_refuse(Kind.GRANT, Event.ISSUED, caller, words, grant=grant.id, call=grant.call)
         except ApiError:
             self.book.withdraw(grant.id)
             raise
@@ -194,7 +193,7 @@ class Operations:
             meter, unkept = self.book.find_meter(id), str(error)
         if meter is not None:
             await self.workers.end_grant(id)
-            self._record(Kind.GRANT, Event.REVOKED, caller, "", grant=id, call=meter.grant.call)
+            self.journal.note(Kind.GRANT, Event.REVOKED, caller, "", grant=id, call=meter.grant.call)
         if unkept:
             raise ApiError(Fault.RECORD_UNAVAILABLE, f"Revoked, but only until a restart: {unkept}")
         return self.book.show(id)
@@ -213,7 +212,7 @@ class Operations:
     async def cut_session(self, caller: Caller, *, id: str) -> schema.Session:  # noqa: A002
         """For good: it may not attach again."""
         document = await self._session(id)
-        await self.workers.cut_session(id, _words(f"cut by the operator ({caller})", caller))
+        await self.workers.cut_session(id, with_request(f"cut by the operator ({caller})", caller))
         return document
 
     # ---- questions
@@ -252,7 +251,7 @@ class Operations:
             allowed=totals.allowed,
             denied=totals.denied,
             failures=totals.failures,
-            peers_refused=self.peers_refused,
+            peers_refused=self.journal.peers_refused,
             grants_open=self.book.count_open(),
         )
 
@@ -267,45 +266,16 @@ class Operations:
         policy = self.policy
         switched = "" if self.store.switched_on else ", switched off by the operator"
         words = f"{len(policy.rules)} rules, {_flag(policy.enabled)}{switched}"
-        self._record(Kind.POLICY, Event.LOADED, this_process(), words)
+        self.journal.note(Kind.POLICY, Event.LOADED, this_process(), words)
         if self.book.ended_with_the_machine:
             words = f"{self.book.ended_with_the_machine} grants ended: the machine went down without a clean end"
-            self._record(Kind.GRANT, Event.REVOKED, this_process(), words)
+            self.journal.note(Kind.GRANT, Event.REVOKED, this_process(), words)
 
-    def record_peer_refused(self, socket: str, caller: Caller, count: int) -> None:
-        """Somebody who may not use a socket tried to, the last of `count`."""
-        self.peers_refused += count
-        words = f"not allowed to use the {socket} socket, {count} times since the last such record"
-        self._record(Kind.POLICY, Event.REFUSED, caller, words)
-
-    def record_session_lost(self, attach: Attach, worker: int) -> None:
-        """A worker has died, and with it a session's connections."""
+    def _record_lost(self, attach: Attach, worker: int) -> None:
         meter = None
         with suppress(StoreError):
             meter = self.book.find_meter(attach.grant) if attach.grant else None
-        record = Record(
-            kind=Kind.SESSION,
-            event=Event.LOST,
-            session=attach.session,
-            call=attach.call or (meter.grant.call if meter is not None else ""),
-            grant=attach.grant,
-            policy=self.policy.version,
-            detail=f"worker {worker} has ended: what was open is closed without a record of its own",
-        )
-        self._put(record)
-
-    def record_worker_started(self, link: WorkerLink) -> None:
-        """A worker serves."""
-        words = f"worker {link.number} (pid {link.pid}) serves, with log {link.log}"
-        self._record(Kind.POLICY, Event.WORKER_STARTED, this_process(), words)
-
-    def record_worker_ended(self, link: WorkerLink, code: int, lost: int) -> None:
-        """A worker ended that should not have."""
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        which = f"worker {link.number} (pid {link.pid}, log {link.log or 'none'})"
-        words = f"{which} ended {how}; sessions lost: {lost}"
-        print(f"wicketgate: {words}", file=sys.stderr, flush=True)
-        self._record(Kind.POLICY, Event.WORKER_ENDED, this_process(), words)
+        self.journal.session_lost(attach, attach.call or (meter.grant.call if meter is not None else ""), worker)
 
     async def _session(self, session: str) -> schema.Session:
         await self.workers.learn_all()
@@ -316,8 +286,8 @@ class Operations:
 
     def _degraded(self) -> list[tuple[str, str]]:
         found = list((dict(self.workers.troubles) | self.troubles).items())
-        if not self.log.available:
-            found.append(("log_unavailable", self.log.cause))
+        if not self.journal.log.available:
+            found.append(("log_unavailable", self.journal.log.cause))
         if self.policy.enabled and not self.store.switched_on:
             found.append(("egress_switched_off", "The operator's switch is off; PUT /v1/egress turns it on."))
         if not self.user_namespace:
@@ -342,41 +312,7 @@ class Operations:
         words = f"the policy in force stays {self.policy.version}: {error}"
         self.troubles["policy_reload_failed"] = words
         print(f"wicketgate: reload refused, {words}", file=sys.stderr, flush=True)
-        self._record(Kind.POLICY, Event.RELOAD_FAILED, caller, words)
-
-    def _record(  # noqa: PLR0913
-        self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str = "", call: str = ""
-    ) -> None:
-        """Put on record what happens in any case; the log itself counts what it could not keep."""
-        self._put(self._about(kind, event, caller, words, grant=grant, call=call))
-
-    def _put(self, record: Record) -> None:
-        with suppress(AuditUnavailable):
-            self.log.append(record)
-            self.log.flush()
-
-    def _record_or_refuse(  # noqa: PLR0913
-        self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str = "", call: str = ""
-    ) -> None:
-        """Put on record what may only happen when it is. Raises `ApiError`."""
-        try:
-            self.log.append(self._about(kind, event, caller, words, grant=grant, call=call))
-            self.log.flush()
-        except AuditUnavailable as error:
-            raise ApiError(Fault.RECORD_UNAVAILABLE, str(error)) from error
-
-    def _about(  # noqa: PLR0913
-        self, kind: Kind, event: Event, caller: Caller, words: str, *, grant: str, call: str
-    ) -> Record:
-        return Record(
-            kind=kind,
-            event=event,
-            grant=grant,
-            call=call,
-            policy=self.policy.version,
-            process=str(caller),
-            detail=_words(words, caller),
-        )
+        self.journal.note(Kind.POLICY, Event.RELOAD_FAILED, caller, words)
 
 
 def _session_document(session: SessionFigures) -> schema.Session:
@@ -403,13 +339,3 @@ def _silent(links: list[WorkerLink]) -> list[tuple[str, str]]:
 
 def _flag(on: bool) -> str:
     return "on" if on else "off"
-
-
-def _request(caller: Caller) -> str:
-    return f"request {caller.request_id}" if caller.request_id else ""
-
-
-def _words(words: str, caller: Caller) -> str:
-    """The request's id first: what is long is cut at its end."""
-    request = _request(caller)
-    return f"{request}: {words}" if request and words else request or words
