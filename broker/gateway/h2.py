@@ -1,8 +1,7 @@
 """The HTTP/2 plane, for clients that offer nothing else: each stream is a request, judged like any other.
 
 hyper-h2 does the frames (docs/decisions/0005-http2.md). All streams of a connection name the authority that it was
-opened for; any other is answered 421. They share one upstream connection (`h2_upstream`), which is reached for the
-first allowed one.
+opened for; any other is answered 421. They share one upstream connection (`h2_shared`).
 """
 
 from typing import TYPE_CHECKING
@@ -12,21 +11,18 @@ from h2.errors import ErrorCodes
 
 from broker.audit.records import Plane
 from broker.gateway.h2_exchange import H2Exchange, acknowledge, attempt
+from broker.gateway.h2_shared import SharedUpstream
 from broker.gateway.h2_streams import RESET_COST, Frames, Over
 from broker.gateway.h2_upstream import UpstreamLink, name_of
 from broker.gateway.metering import charged
-from broker.gateway.reach import Reaching
 from broker.gateway.records import About
 from broker.gateway.requests import judged_question
 from broker.gateway.tls_streams import TlsStream
-from broker.gateway.upstreams import Upstream
-from broker.policy.addresses import Network
 from broker.policy.authority import Authority, parse_authority
 from broker.policy.decide import Denied
 from broker.policy.facts import Facts, Stage
 from broker.policy.grants import Spend
 from broker.policy.reasons import Reason, Refusal
-from broker.policy.rule import ORDINARY
 from broker.wire.http2.answers import format_answer, is_grpc
 from broker.wire.http2.fields import (
     Field,
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
     from broker.gateway.session import Session
 
 CHECK_SECONDS = 1.0
-ALPN = ("h2",)
 
 
 class H2Connection:
@@ -63,10 +58,7 @@ class H2Connection:
             ended=self._client_ended,
             drained=self._drained,
         )
-        self._link: UpstreamLink | None = None  # where the next request goes
-        self._reaching: Reaching | None = None
-        self._rule = ORDINARY  # of the upstream that is reached or in use
-        self._opened: tuple[Network, ...] = ()  # what else it could have been reached at
+        self._upstream = SharedUpstream(session, asked, self, self._unsent)
         self._exchanges: dict[int, H2Exchange] = {}
         self._has_paid = False
         self._is_leaving = False  # the client said GOAWAY
@@ -104,8 +96,7 @@ class H2Connection:
                 self.fail(exchange, Refusal(Reason.UPSTREAM_TIMEOUT, "no response in time"))
             elif exchange.down.waiting and now - exchange.down.since >= limits.stalled_write_seconds:
                 self._reset(exchange, Reason.IDLE_TIMEOUT, "the client does not take its response")
-        moved = max(self._last, self._link.last) if self._link is not None else self._last
-        if now - moved >= limits.idle_seconds:
+        if now - max(self._last, self._upstream.last) >= limits.idle_seconds:
             self.abort(Reason.IDLE_TIMEOUT, f"nothing moved for {limits.idle_seconds:g} s")
 
     # the client's side
@@ -169,7 +160,7 @@ class H2Connection:
         exchange = self._exchanges[stream_id] = H2Exchange(stream_id, about, request, verdict)
         exchange.up.ended, exchange.up.stated = ended, request.length
         if charged(self._session.meter, size_of(headers), upward=True):
-            self._reach(exchange)
+            self._upstream.send(exchange)
 
     def _judged(self, about: About, request: Request) -> Facts:
         authority = parse_authority(request.authority, default_port=443)
@@ -249,56 +240,15 @@ class H2Connection:
 
     # the upstream's side; see `h2_upstream.Owner`
 
-    def _reach(self, exchange: H2Exchange) -> None:
-        rule = exchange.allowed.rule.upstream
-        if (self._link is not None or self._reaching is not None) and rule != self._rule:
-            detail = "another rule's certificate is in use on this connection; open a new one"
-            self.fail(exchange, Refusal(Reason.UPSTREAM_PROTOCOL, detail))
-        elif self._link is not None:
-            self._send(self._link, exchange)
-        elif self._reaching is None:
-            self._rule = rule
-            self._opened = exchange.allowed.addresses
-            self._reaching = reaching = Reaching(
-                self._session.dialler,
-                self._session.inspector,
-                scheme="https",
-                authority=self._asked,
-                seconds=self._session.limits.connect_seconds,
-                done=self._reached,
-                alpn=ALPN,
-                rule=rule,
-            )
-            reaching.start(self._opened)
-
-    def _send(self, link: UpstreamLink, exchange: H2Exchange) -> None:
-        """Over an upstream that was reached for another request, if this one's rule opens its address too."""
-        opened = exchange.allowed.addresses
-        refusal = None if opened == self._opened else self._session.dialler.refuses(link.address, opened)
-        if refusal is None:
-            link.send(exchange)
-        else:
-            self.fail(exchange, refusal)
-
-    def _reached(self, outcome: Upstream | Refusal) -> None:
-        self._reaching = None
-        waiting = [one for one in self._exchanges.values() if one.link is None]
-        if isinstance(outcome, Refusal):
-            for exchange in waiting:
-                self.fail(exchange, outcome)
-            return
-        self._link = link = UpstreamLink(self._session, outcome, self, self._asked)
-        link.start()
-        for exchange in waiting:
-            self._send(link, exchange)
+    def _unsent(self) -> list[H2Exchange]:
+        return [one for one in self._exchanges.values() if one.link is None]
 
     def link_ended(self, link: UpstreamLink) -> None:
-        if self._link is link:
-            self._link = None
+        self._upstream.link_ended(link)
 
     def repeat(self, exchange: H2Exchange) -> None:
         exchange.link = None
-        self._reach(exchange)
+        self._upstream.send(exchange)
 
     def interim(self, exchange: H2Exchange, headers: list[Field]) -> None:
         exchange.interim += 1
@@ -440,11 +390,7 @@ class H2Connection:
     def _end(self, reason: Reason, detail: str) -> None:
         self._session.reactor.unwatch(self)
         self._session.forget(self)
-        if self._reaching is not None:
-            self._reaching.cancel()
-            self._reaching = None
+        self._upstream.leave()
         for exchange in list(self._exchanges.values()):
             self._finish(exchange, reason, detail)
-        link, self._link = self._link, None
-        if link is not None:
-            link.release()
+        self._upstream.release()
