@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.accounting import tree
-from sandbox.starter import NEXT_NAME
+from sandbox.starter.waiting import NEXT_NAME
 
 type Figures = dict[str, float]
 KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")

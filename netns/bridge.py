@@ -10,10 +10,11 @@ import errno
 import os
 import socket
 import time
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from netns import nftables, rtnetlink
 from netns.listeners import Listeners, open_listeners
@@ -34,8 +35,7 @@ OPERATIONAL_SECONDS, POLL_SECONDS = 5.0, 0.0005
 UNLIMITED = ("net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit")
 
 
-@dataclass(slots=True, kw_only=True)
-class Bridge:
+class Bridge(msgspec.Struct, kw_only=True):
     """Both namespaces, as descriptors, and the sockets in the bridge. Close it to let them go.
 
     `filters`: a socket in each of both, over which its rules were made. A socket stays in its namespace.

@@ -6,7 +6,8 @@ that; whoever is handed the descriptors does not.
 """
 
 import socket
-from dataclasses import dataclass
+
+import msgspec
 
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75
 IP_PKTINFO = 8
@@ -14,8 +15,7 @@ BACKLOG = 4096
 DNS_PORT = 53
 
 
-@dataclass(slots=True)
-class Listeners:
+class Listeners(msgspec.Struct):
     """The sockets of one bridge, in the order in which they are handed over."""
 
     capture: socket.socket

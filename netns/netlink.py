@@ -8,9 +8,10 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
 NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x200, 0x400, 0x800
@@ -32,8 +33,7 @@ class NetlinkError(OSError):
         self.what = what
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One message: its type, flags beside NLM_F_REQUEST, payload, and words for an error text."""
 
     kind: int

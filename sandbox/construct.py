@@ -18,14 +18,18 @@ import select
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import structs
+
 from netns import kernel
+from sandbox.births import Entry
 from sandbox.errors import Code, LaunchError
+from sandbox.forking import Here, Starter
 from sandbox.host import Host
-from sandbox.launch import Entry, Here, Launched, Starter, launch
+from sandbox.launch import Launched, launch
 from sandbox.limits import OOM_SCORE_ADJ, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
 from sandbox.plan import HostLayout, Operation, plan
 from sandbox.spec import Mode, SandboxSpec
@@ -44,15 +48,13 @@ _AGAIN = "Start it again."
 _TRY = "`wicketgate doctor` tries each step."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Namespaces:
+class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
     """The runner's own network namespace, as a descriptor to come back to."""
 
     net: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """What every sandbox of a process is built on.
 
     `state`: the server's own directory, for the held names; without one a workspace cannot be protected.
@@ -68,8 +70,7 @@ class Ground:
     starter: Starter | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
     """The protection of one session's workspace: the directory, what was found in it, the share in the held names."""
 
     root: int
@@ -77,8 +78,7 @@ class Guard:
     hold: "protect.Hold"
 
 
-@dataclass(slots=True, kw_only=True)
-class Built:
+class Built(msgspec.Struct, kw_only=True):
     """A running sandbox. `init` is its process 1, `launched.pid` the bubblewrap outside of it."""
 
     spec: SandboxSpec
@@ -253,8 +253,8 @@ def _start(  # noqa: PLR0913, PLR0917  one parameter a part
     for members in _members(group)[:1]:  # the kernel takes one lock for all of them
         starter.expect_move(members)
     rlimits = clamp(outer_rlimits(limits, memory_bounded=_bounds_memory(group, ground)), _hard_limit)
-    authority = replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
-    laid_out = plan(replace(spec, authority=authority), _layout(spec, ground.host), operations)
+    authority = structs.replace(spec.authority, rlimits=_triples(rlimits), tmp_bytes=limits.tmp_bytes)
+    laid_out = plan(structs.replace(spec, authority=authority), _layout(spec, ground.host), operations)
     seccomp = _filter(spec, ground.host)
     launched = launch(
         laid_out,
@@ -297,7 +297,7 @@ def _layout(spec: SandboxSpec, host: Host) -> HostLayout:
     if spec.authority.mode is Mode.SANDBOX:
         return host.layout
     own = {str(path) for path in spec.authority.hidden if os.path.isdir(path)}  # noqa: PTH112  False where it may not be seen
-    return replace(host.layout, present=host.layout.present | own)
+    return structs.replace(host.layout, present=host.layout.present | own)
 
 
 def preload() -> None:
@@ -365,7 +365,7 @@ def _hold(root: int, state: Path, keeper: "protect.Keeper") -> "tuple[protect.Su
 def _without_held(found: "protect.Survey", held: tuple[str, ...]) -> "protect.Survey":
     """An empty directory that another session holds a name with is no file of the owner's: it is covered."""
     ours = set(held)
-    return replace(
+    return structs.replace(
         found,
         frozen=tuple(path for path in found.frozen if path not in ours),
         identities=frozenset((path, inode) for path, inode in found.identities if path not in ours),

@@ -8,8 +8,9 @@ import os
 import resource
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from sandbox.environ import HOME, PATH
 from sandbox.errors import Code, LaunchError
@@ -46,8 +47,7 @@ HIDDEN = ("/proc/keys", "/proc/key-users")
 SHARED_PATTERNS = ("java-*", "python3*", "perl", "fonts", "terminfo", "nodejs", "chromium.d")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """An opened, trusted bubblewrap (executed by descriptor, never by name again), the filter, the layout."""
 
     bwrap_fd: int

@@ -260,7 +260,7 @@ def _read(document: dict[str, Any], identity: str) -> Job:
         raise ValueError("other rights")
     rights["network"] = stored_network(rights.get("network")).value
     limits = stored_limits(rights.get("limits"))
-    rights["limits"] = {name: getattr(limits, name) for name in limits.__slots__}
+    rights["limits"] = {name: getattr(limits, name) for name in limits.__struct_fields__}
     job = msgspec.convert({**document, "rights": rights}, Job)
     if not all(0 <= time < LATEST for time in (job.started_at, job.ended_at or 0)):
         raise ValueError("no time")

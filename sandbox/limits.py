@@ -11,7 +11,8 @@ Three layers carry the bounds, and `doctor` says which of them a host has:
 
 import resource
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+
+import msgspec
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # CPU time past the soft limit before SIGXCPU becomes SIGKILL: time to write a last line.
@@ -24,8 +25,7 @@ class LimitError(ValueError):
     """A limit that cannot work; the text names the field, the value and the range."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rlimit:
+class Rlimit(msgspec.Struct, frozen=True, kw_only=True):
     """One resource limit; `resource` is a `resource.RLIMIT_*` number."""
 
     resource: int
@@ -33,8 +33,7 @@ class Rlimit:
     hard: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of one session. Sizes are bytes.
 
     `cpu_seconds`, `file_bytes`, `descriptors` hold for each process; `memory_bytes`, `tasks` and `cpus` for the session
@@ -52,16 +51,16 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse what could not start a shell and what would bound nothing."""
-        for field in fields(self):
-            value: float | None = getattr(self, field.name)
+        for name in self.__struct_fields__:
+            value: float | None = getattr(self, name)
             if value is None:
-                if field.name == "cpus":
+                if name == "cpus":
                     continue
-                raise LimitError(f"{field.name} must be a number")
-            low, high, unit, fraction = _RANGES[field.name]
+                raise LimitError(f"{name} must be a number")
+            low, high, unit, fraction = _RANGES[name]
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not (whole or (fraction and isinstance(value, float))) or not low <= value <= high:
-                raise LimitError(f"{field.name} is {value!r}; it must be from {low} to {high} {unit}")
+                raise LimitError(f"{name} is {value!r}; it must be from {low} to {high} {unit}")
 
 
 # field → least, most, unit, whether fractions make sense

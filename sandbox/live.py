@@ -14,15 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from sandbox import census
-from sandbox.bridge import NextBridge
+from sandbox.births import Entry
 from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
 from sandbox.construct import Built, Ground, build
+from sandbox.entering import enter
 from sandbox.errors import Code, LaunchError
+from sandbox.forking import Spare
 from sandbox.host import find_command
 from sandbox.last_words import with_last_words
-from sandbox.launch import Entry, Spare, enter
 from sandbox.lot import AFTER_A_START, MAX_AGE, Lot
+from sandbox.next_bridge import NextBridge
 from sandbox.parked import Parked, shape_of, suits
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights

@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from netns.bridge import Bridge
 from sandbox import construct
@@ -44,7 +46,7 @@ class Shape:
 
 def shape_of(authority: Authority, limits: Limits) -> Shape:
     """The shape that serves an authority."""
-    return Shape(authority=replace(authority, workspace=None, timeout=None), limits=limits)
+    return Shape(authority=structs.replace(authority, workspace=None, timeout=None), limits=limits)
 
 
 def can_be_parked(shape: Shape) -> bool:

@@ -4,10 +4,12 @@ Everything shown is named here (positive mounts); what is not named does not exi
 made read-only last, so the generated /etc cannot be changed.
 """
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import assert_never
+
+import msgspec
+from msgspec import structs
 
 from sandbox.environ import HOME, USER, environment, home_of
 from sandbox.spec import Authority, Mode, Mount, Network, SandboxSpec
@@ -24,8 +26,7 @@ nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True):
     """Show a host path."""
 
     source: Path
@@ -33,8 +34,7 @@ class Bind:
     writable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True):
     """A generated file."""
 
     destination: Path
@@ -42,24 +42,21 @@ class File:
     mode: int = 0o644
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(msgspec.Struct, frozen=True):
     """An empty directory."""
 
     destination: Path
     mode: int = 0o755
 
 
-@dataclass(frozen=True, slots=True)
-class Symlink:
+class Symlink(msgspec.Struct, frozen=True):
     """A symbolic link."""
 
     target: str
     destination: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Tmpfs:
+class Tmpfs(msgspec.Struct, frozen=True):
     """A private, empty, writable directory of bounded size in bytes."""
 
     destination: Path
@@ -67,36 +64,31 @@ class Tmpfs:
     mode: int = 0o700
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(msgspec.Struct, frozen=True):
     """A fresh /dev with null, zero, full, random, urandom, tty and a private devpts."""
 
     destination: Path = Path("/dev")
 
 
-@dataclass(frozen=True, slots=True)
-class Processes:
+class Processes(msgspec.Struct, frozen=True):
     """A fresh /proc of the sandbox's own pid namespace."""
 
     destination: Path = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class Empty:
+class Empty(msgspec.Struct, frozen=True):
     """An empty, read-only file over one that is there."""
 
     destination: Path
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOnly:
+class ReadOnly(msgspec.Struct, frozen=True):
     """Make what is mounted at this place read-only from here on."""
 
     destination: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(msgspec.Struct, frozen=True):
     """A generated, read-only file over one that is there."""
 
     destination: Path
@@ -106,8 +98,7 @@ class Cover:
 type Operation = Bind | File | Directory | Symlink | Tmpfs | Devices | Processes | Empty | Cover | ReadOnly
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLayout:
+class HostLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about the host that shape a plan: its /usr links and which shared files exist."""
 
     links: tuple[tuple[str, str], ...]  # ("/bin", "usr/bin"): a link beside /usr
@@ -117,8 +108,7 @@ class HostLayout:
     shared: tuple[str, ...]  # files and directories below /etc that programs need and that hold no secret
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All of a sandbox: its file system, environment, working directory and command.
 
     `workspace`: those of the operations that show the workspace and protect what is in it.
@@ -139,7 +129,7 @@ def plan(spec: SandboxSpec, host: HostLayout, protection: tuple[Operation, ...] 
     `protection` are the mounts over what is protected in the workspace (`sandbox.protect`).
     """
     workspace = spec.authority.workspace
-    first, last = _around(replace(spec.authority, workspace=None, timeout=None, trust_environment=()), host)
+    first, last = _around(structs.replace(spec.authority, workspace=None, timeout=None, trust_environment=()), host)
     shown = () if workspace is None else (Bind(workspace, workspace, writable=True), *protection)
     return Plan(
         operations=(*first, *shown, *last),

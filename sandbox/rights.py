@@ -4,8 +4,10 @@ Nothing here comes from a model. A stored document is read leniently in one dire
 says in a way that this version does not know, gives less.
 """
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from sandbox.limits import LimitError, Limits
 from sandbox.spec import Mode, Network
@@ -47,7 +49,7 @@ def to_document(rights: Rights) -> dict[str, Any]:
         "grant": rights.grant,
         "call": rights.call,
         "timeout": rights.timeout,
-        "limits": asdict(rights.limits),
+        "limits": structs.asdict(rights.limits),
         "mode": rights.mode.value,
     }
 
@@ -59,7 +61,7 @@ def stored_network(value: object) -> Network:
 
 def stored_limits(value: object) -> Limits:
     """Stored limits; what is unknown or impossible is replaced by the default."""
-    names = {field.name for field in fields(Limits)}
+    names = set(Limits.__struct_fields__)
     given = {name: item for name, item in value.items() if name in names} if isinstance(value, dict) else {}
     try:
         return Limits(**given)

@@ -3,9 +3,10 @@
 The two halves are two types. Nothing here reads a file, the environment or a clock.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 
 class Network(StrEnum):
@@ -22,8 +23,7 @@ class Mode(StrEnum):
     FULL_ACCESS = "full-access"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be run: the only half that a model can fill."""
 
     argv: tuple[str, ...]
@@ -31,24 +31,24 @@ class Call:
     directory: str = ""  # below the workspace, where the command begins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """A host path shown in the sandbox, read-only."""
 
     source: Path
     destination: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HomeFile:
+class HomeFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that every sandbox finds in its private home and may change there; `place` is below that home."""
 
     place: PurePosixPath
-    content: bytes = field(repr=False)
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"HomeFile(place={self.place!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
+class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """What the server grants: where it may write, what it may see, how long it may run."""
 
     workspace: Path | None = None  # canonical and validated; shown at its own path, writable
@@ -63,8 +63,7 @@ class Authority:
     rlimits: tuple[tuple[int, int, int], ...] = ()  # (resource, soft, hard), see limits.py
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terminal:
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller's terminal is, for the few variables that describe it."""
 
     term: str = "dumb"
@@ -73,13 +72,12 @@ class Terminal:
     timezone: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxSpec:
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox: a call under an authority."""
 
     call: Call
     authority: Authority
-    terminal: Terminal = field(default_factory=Terminal)
+    terminal: Terminal = Terminal()
 
     @property
     def timeout(self) -> float | None:

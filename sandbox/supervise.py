@@ -10,7 +10,8 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from netns import kernel
 from sandbox.launch import Launched
@@ -35,8 +36,7 @@ class Interrupted(Exception):  # noqa: N818  not an error: somebody wanted it
         self.code = BY_SIGNAL + number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a sandbox ended: the exit code to pass on, and whether the command ever started.
 
     `broker_gone`, `keeper_gone`: that one died first, and the command with it. `lost`: somebody killed the
@@ -51,8 +51,7 @@ class Ending:
     lost: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _Watch:
+class _Watch(msgspec.Struct, kw_only=True):
     """What happened so far."""
 
     launched: Launched
@@ -65,7 +64,7 @@ class _Watch:
     early: tuple[int, float] | None = None  # a signal for which no command was found, and until when to look for one
     interrupted: int = 0  # such a signal for which none came into being
     sent: int = 0  # the last signal that was given to the command
-    ignored: frozenset[int] = field(default_factory=frozenset)
+    ignored: frozenset[int] = msgspec.field(default_factory=frozenset)
 
     def end_all(self) -> None:
         """Kill process 1 of the sandbox's pid namespace; the kernel kills everything in it."""

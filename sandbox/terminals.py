@@ -12,7 +12,7 @@ import secrets
 import struct
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -159,7 +159,7 @@ class TerminalSession:
             entry = self.live.built.entry(tmux.attach(), {0: peer, 1: peer, 2: peer})
             term = term if _is_described(term) else KNOWN_TERM
             environment = tuple((name, term if name == "TERM" else value) for name, value in entry.environment)
-            child = Child(self.live.start(replace(entry, environment=environment, controlling=True)))
+            child = Child(self.live.start(entry._replace(environment=environment, controlling=True)))
         except BaseException:
             os.close(master)
             raise

@@ -1,4 +1,4 @@
-"""The tree keeps the shape that the design gives it: directions, purity, one launcher, words, no registry hosts."""
+"""The tree keeps the shape that the design gives it: directions, purity, who executes, words, no registry hosts."""
 
 # ruff: noqa: SIM905  (a table of words reads better than a column of strings)
 
@@ -56,13 +56,15 @@ PATH_METHODS: Final = frozenset(
 )
 
 # The one module that may execute a program.
-LAUNCHER: Final = "sandbox.launch"
+EXECUTION: Final = "sandbox.execution"
 # Starts `wicketgate run` itself, and nothing else; its test looks at the words.
 OURSELVES: Final = "wicketgate.alone"
 # Modules that may fork without executing anything: the child goes on in our own code.
 FORKS: Final = {
     "sandbox.cgroups.claim": "what undoes the claim outlives the server",
-    "sandbox.starter": "what forks for the runner; the launcher executes the interpreter anew for it",
+    "sandbox.forking": "the child becomes bubblewrap, or a command of a sandbox that runs",
+    "sandbox.starter.start": "what forks for the runner; the interpreter is executed anew for it",
+    "sandbox.starter.process": "a child moves itself into a control group, and ends",
     "sandbox.ownership": "a user namespace exists only while a process is in it",
     "sandbox.protect.keeper": "what cleans up after a killed server outlives it",
     "netns.joining": "the first process of a pid namespace",
@@ -206,15 +208,15 @@ def _starts(name: str) -> bool:
     return name in ONLY_FORKS or STARTS_PROCESSES.fullmatch(name) is not None
 
 
-def test_only_the_launcher_starts_programs() -> None:
+def test_only_one_module_starts_programs() -> None:
     wrong = [
         f"{path}:{line}: {what}"
         for name, path in modules().items()
-        if name != LAUNCHER
+        if name != EXECUTION
         for what, line in process_starts(path)
         if (what not in ONLY_FORKS or name not in FORKS) and name != OURSELVES
     ]
-    assert not wrong, f"processes are started outside {LAUNCHER}:\n" + "\n".join(wrong)
+    assert not wrong, f"processes are started outside {EXECUTION}:\n" + "\n".join(wrong)
 
 
 def test_the_python_api_starts_nothing_but_our_own_command() -> None:
@@ -227,7 +229,7 @@ def test_the_python_api_starts_nothing_but_our_own_command() -> None:
 def test_every_exception_is_used() -> None:
     """An entry that outlives its reason would let something else through."""
     starting = {name for name, path in modules().items() for _ in process_starts(path)}
-    assert starting == {LAUNCHER, OURSELVES, *FORKS}
+    assert starting == {EXECUTION, OURSELVES, *FORKS}
 
 
 def defined_names(path: Path) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,6 @@ command goes on without one; when the broker is back, the run attaches again (`w
 
 import contextlib
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from netns.bridge import Bridge
 
 
-@dataclass(slots=True)
 class AttachedBroker(OwnBroker):
     """A connection to the broker that serves others too. `pid` is 0: it is no child of this process."""
 

@@ -10,8 +10,9 @@ import select
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
 
 from broker.control.messages import (
     Attach,
@@ -43,8 +44,7 @@ _CURE = "Its own record is in the state directory; WICKETGATE_DEBUG=1 shows its 
 _GONE = LaunchError(Code.BROKER_GONE, "The broker ended before it answered, or did not answer in time.", _CURE)
 
 
-@dataclass(slots=True)
-class OwnBroker:
+class OwnBroker(msgspec.Struct):
     """A started broker: its pid and the attach connection."""
 
     pid: int

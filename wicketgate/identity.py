@@ -3,8 +3,9 @@
 import contextlib
 import os
 import pwd
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from sandbox.errors import Code, LaunchError
 
@@ -14,8 +15,7 @@ ACCOUNT = "wicketgate"
 FALLBACK_ID = 64321
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """A user to become."""
 
     uid: int

@@ -11,7 +11,6 @@ import random
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,8 +39,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts
 PATIENCE: Final = 30.0  # seconds for an answer
 
 
-@dataclass(slots=True, kw_only=True)
-class Lease:
+class Lease(msgspec.Struct, kw_only=True):
     """An attached session: `broker` serves it, and `bridge` has had its listeners handed over.
 
     Wait for `fileno()` and call `on_event`; `finish` and close it at the end.
@@ -52,8 +50,8 @@ class Lease:
     attach: Attach
     bridge: "Bridge"
     attached: bool = True
-    _epoll: select.epoll = field(default_factory=select.epoll)
-    _timer: int = field(default_factory=kernel.timer_descriptor)
+    _epoll: select.epoll = msgspec.field(default_factory=select.epoll)
+    _timer: int = msgspec.field(default_factory=kernel.timer_descriptor)
     _pause: float = FIRST_PAUSE
     _step: Callable[[FromBroker | None], bool] | None = None  # what to do with the next message; None: no broker
 

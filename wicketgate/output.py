@@ -3,36 +3,34 @@
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 KEPT = 1 << 20  # bytes of each stream
 CHUNK = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """What was kept, and how many bytes were written beyond it."""
 
     kept: bytes
     dropped: int
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(msgspec.Struct, frozen=True):
     """Both streams of a command."""
 
     stdout: Stream
     stderr: Stream
 
 
-@dataclass(slots=True)
-class _Pipe:
+class _Pipe(msgspec.Struct):
     reader: int
     writer: int
-    kept: bytearray = field(default_factory=bytearray)
+    kept: bytearray = msgspec.field(default_factory=bytearray)
     dropped: int = 0
 
     def drain(self) -> bool:

@@ -8,9 +8,10 @@ import gc
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from netns.kernel import enter_user_namespace, explain_namespaces
 from sandbox.construct import Ground, build, preload
@@ -32,8 +33,7 @@ if TYPE_CHECKING:  # a command without a network needs none of these, and they a
     from wicketgate.output import Capture, Captured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One `wicketgate run`. Without `policy` and `grant` it has no network.
 
     `grant`: the id of a grant and the attach socket of the broker that issued it. `judged`: the workspace.
@@ -43,10 +43,10 @@ class Request:
     policy: "Policy | None" = None
     grant: tuple[str, Path] | None = None
     judged: "Workspace | None" = None
-    fixed: "Mapping[Authority, tuple[Address, ...]]" = field(default_factory=dict)
+    fixed: "Mapping[Authority, tuple[Address, ...]]" = msgspec.field(default_factory=dict)
     certificates: tuple[bytes, ...] = ()
     timeout: float | None = None
-    terminal: Terminal = field(default_factory=Terminal)
+    terminal: Terminal = msgspec.field(default_factory=Terminal)
     capture: bool = False
 
     @property
@@ -55,8 +55,7 @@ class Request:
         return None if self.judged is None else self.judged.path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How it went. `finished` is None without a broker, `output` without capture."""
 
     session: str
@@ -65,8 +64,7 @@ class Outcome:
     output: "Captured | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(msgspec.Struct, frozen=True, kw_only=True):
     """What is looked up and loaded before anything is made."""
 
     request: Request

@@ -16,9 +16,10 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from sandbox.protect.below import is_empty, join, open_below
 from sandbox.protect.names import GIT_HELD, is_git
@@ -33,8 +34,7 @@ RECORD, DRAFT, TURN = ".json", ".new", ".turn"  # beside the lock file; there is
 type Keep = Callable[["Hold", Survey], Callable[[], None]]
 
 
-@dataclass(slots=True)
-class Hold:
+class Hold(msgspec.Struct):
     """One session's share in the held names of a workspace.
 
     `root`: a descriptor of the workspace; `lock`: one of the lock file, which is the share; both owned. `place`: the

@@ -18,10 +18,12 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+
+import msgspec
+from msgspec import structs
 
 from netns import handoff, kernel
 from sandbox.errors import Code, LaunchError
@@ -36,8 +38,7 @@ PATIENCE = 10  # seconds that a message to it may wait for room
 STANDS_STILL = 2.0  # seconds after which it may have been stopped
 
 
-@dataclass(slots=True)
-class Keeper:
+class Keeper(msgspec.Struct):
     """The server's side of a started keeper. `pid` is a child of the process that started it."""
 
     pid: int
@@ -102,12 +103,11 @@ def start_keeper(last: Callable[[], None] | None = None) -> Keeper:
     return Keeper(pid, mine)
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(msgspec.Struct):
     """What the keeper has been told. `sandboxes` are pidfds."""
 
-    holds: dict[int, tuple[Hold, bytes]] = field(default_factory=dict)
-    sandboxes: set[int] = field(default_factory=set)
+    holds: dict[int, tuple[Hold, bytes]] = msgspec.field(default_factory=dict)
+    sandboxes: set[int] = msgspec.field(default_factory=set)
 
 
 def _be_keeper(connection: socket.socket, last: Callable[[], None] | None) -> NoReturn:
@@ -198,7 +198,7 @@ def _end_hold(hold: Hold, found: bytes) -> None:
 
 def format_survey(found: Survey) -> bytes:
     """A survey as a message; names that are no text are kept."""
-    return json.dumps(asdict(found) | {"identities": sorted(found.identities)}).encode()
+    return json.dumps(structs.asdict(found) | {"identities": sorted(found.identities)}).encode()
 
 
 def parse_survey(content: bytes) -> Survey:

@@ -11,7 +11,8 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sandbox.protect.below import join, read_text
 from sandbox.protect.gitconfig import harmless, is_harmless
@@ -27,8 +28,7 @@ _INSIDE_REPOSITORY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was made harmless: its path relative to the workspace, and what was done, in words for people."""
 
     path: str
@@ -61,8 +61,7 @@ def settle(root: int, before: Survey, *, entries: int = WALK_ENTRIES, depth: int
     return tuple(findings)
 
 
-@dataclass(frozen=True, slots=True)
-class _News:
+class _News(msgspec.Struct, frozen=True):
     """What is new in one directory of the walk."""
 
     seen: Seen

@@ -10,7 +10,8 @@ import stat
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sandbox.protect.below import above, inode_of, join, open_below, text_of
 from sandbox.protect.names import GIT_FROZEN, HELD, in_dependency_tree, is_git, is_set_aside, looks_like_git_directory
@@ -23,8 +24,7 @@ MAX_FOUND = 256  # each becomes a mount; the kernel allows 100,000, start time d
 GIT_ENTERED = frozenset({"modules", "worktrees"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """What was found; all paths relative to the workspace, in the order of the walk (top first).
 
     `git_directories`: repositories' metadata, `.git` or a bare repository. `frozen`: what must be read-only.
@@ -43,8 +43,7 @@ class Survey:
     configurations: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """One directory of a walk: its path, an open descriptor (valid until the next step) and its entries."""
 
     path: str

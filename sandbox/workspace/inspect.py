@@ -11,8 +11,9 @@ import platform
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from sandbox.workspace.errors import WorkspaceCode, WorkspaceError
 from sandbox.workspace.rules import Facts, ForbiddenRoots, Identity, is_below, judge
@@ -26,8 +27,7 @@ O_PATH_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
+class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     """A judged directory: its canonical path, and what the path named when it was judged."""
 
     path: Path

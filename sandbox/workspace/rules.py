@@ -9,8 +9,9 @@ forbidden directory is seen as what it is.
 
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from sandbox.workspace.errors import WorkspaceCode, WorkspaceError
 
@@ -55,8 +56,7 @@ CREDENTIAL_NAMES = frozenset(
 VERSION_CONTROL_NAMES = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", ".sl", ".fslckout", "cvs", "_darcs", ".pijul"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForbiddenRoots:
+class ForbiddenRoots(msgspec.Struct, frozen=True, kw_only=True):
     """What the server keeps workspaces away from. All paths canonical and absolute.
 
     `homes`: home directories, of the serving user and of others; `own_home`: the serving user's, which may lie in a
@@ -74,8 +74,7 @@ class ForbiddenRoots:
     identities: tuple[tuple[Identity, Path], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about an opened directory."""
 
     path: Path  # canonical
@@ -85,7 +84,7 @@ class Facts:
     mode: int
     read_only: bool
     mounts_below: tuple[Path, ...] = ()
-    protected_below: tuple[Path, ...] = field(default=())  # forbidden roots that have this directory as an ancestor
+    protected_below: tuple[Path, ...] = ()  # forbidden roots that have this directory as an ancestor
 
 
 def is_below(path: Path | str, root: Path) -> bool:

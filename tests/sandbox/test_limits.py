@@ -1,9 +1,9 @@
 """Limits refuse what cannot work, and become the resource limits that the kernel is given."""
 
-import dataclasses
 import resource
 
 import pytest
+from msgspec import structs
 
 from sandbox.limits import GIB, MIB, LimitError, Limits, Rlimit, clamp, inner_rlimits, outer_rlimits
 
@@ -33,7 +33,7 @@ def test_a_limit_that_cannot_work_is_refused_by_name(field: str, value: object) 
 
 
 def test_every_field_has_a_default_within_its_range() -> None:
-    assert dataclasses.asdict(Limits())["memory_bytes"] == 4 * GIB
+    assert structs.asdict(Limits())["memory_bytes"] == 4 * GIB
     assert Limits(cpus=2).cpus == 2
 
 

@@ -5,8 +5,10 @@ decided by the one validating function, with the rules of now.
 """
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from broker.api.faults import ApiError
 from sandbox.limits import LimitError, Limits
@@ -85,7 +87,7 @@ class Admission:
         return recall_choice(user=authority.user, state=self.state, forbidden=self.forbidden, uid=os.geteuid())
 
     def _limits(self, asked: LimitsAsked) -> Limits:
-        most = asdict(self.most)
+        most = structs.asdict(self.most)
         given = {name: value for name in most if (value := getattr(asked, name)) is not None}
         for name, value in given.items():
             if most[name] is not None and value > most[name]:
@@ -95,7 +97,7 @@ class Admission:
                     field=f"authority.limits.{name}",
                 )
         try:
-            return replace(self.most, **given)
+            return structs.replace(self.most, **given)
         except LimitError as error:
             raise ApiError(Fault.INVALID_FIELD, f"{error}.", field="authority.limits") from error
 

@@ -4,12 +4,11 @@ Users and groups stay names here; the starter looks them up.
 """
 
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from sandbox.limits import LimitError, Limits
 
@@ -59,7 +58,7 @@ class RunnerConfig(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
 
     def most(self) -> Limits:
         """The limits as a value."""
-        return Limits(**{**asdict(Limits()), **self.limits})
+        return Limits(**{**structs.asdict(Limits()), **self.limits})
 
 
 def parse_config(text: str, *, source: str) -> RunnerConfig:
@@ -68,9 +67,9 @@ def parse_config(text: str, *, source: str) -> RunnerConfig:
         config = msgspec.convert(tomllib.loads(text), RunnerConfig)
         if config.version != FORMAT_VERSION:
             raise ConfigError(f"{source}: version is {config.version}; this runner reads version {FORMAT_VERSION}.")
-        unknown = sorted(set(config.limits) - set(Limits.__slots__))
+        unknown = sorted(set(config.limits) - set(Limits.__struct_fields__))
         if unknown:
-            known = ", ".join(Limits.__slots__)
+            known = ", ".join(Limits.__struct_fields__)
             raise ConfigError(f"{source}: [limits] has no {unknown[0]!r}; it has {known}.")
         config.most()
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, LimitError, TypeError) as error:

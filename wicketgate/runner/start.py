@@ -40,7 +40,6 @@ from broker.policy.load import read_trusted
 from broker.policy.problems import PolicyError
 from netns import joining, kernel, mounts
 from sandbox import cgroups
-from sandbox.bridge import NextBridge
 from sandbox.cable import return_to
 from sandbox.children import Child
 from sandbox.construct import Ground, Namespaces
@@ -49,12 +48,14 @@ from sandbox.host import UNUSABLE, look_at_host
 from sandbox.jobs import Jobs
 from sandbox.live import Workshop
 from sandbox.lot import Lot
+from sandbox.next_bridge import NextBridge
 from sandbox.output import readable
 from sandbox.parked import shape_of
 from sandbox.protect import ANNOUNCED, Keeper, start_keeper, sweep
 from sandbox.sessions import Sessions
 from sandbox.spec import Authority
-from sandbox.starter import RunnersStarter, start_starter
+from sandbox.starter.orders import RunnersStarter
+from sandbox.starter.start import start_starter
 from sandbox.terminals import Terminals
 from sandbox.workspace import ForbiddenRoots, forbidden_roots
 from wicketgate import __version__

@@ -1,11 +1,11 @@
 """Every refusal, as a table; and the order in which the rules speak."""
 
-import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sandbox.workspace.errors import WorkspaceCode, WorkspaceError
 from sandbox.workspace.rules import Facts, ForbiddenRoots, judge
@@ -36,7 +36,7 @@ def refusal(facts: Facts, forbidden: ForbiddenRoots = FORBIDDEN, uid: int = 1000
 @pytest.mark.parametrize(("path", "code"), CASES["judge"].items())
 def test_a_path_is_judged(path: str, code: str) -> None:
     ancestors = () if path == "/" else GOOD.ancestors
-    assert refusal(dataclasses.replace(GOOD, path=Path(path), ancestors=ancestors)) == code
+    assert refusal(structs.replace(GOOD, path=Path(path), ancestors=ancestors)) == code
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_path_is_judged(path: str, code: str) -> None:
     ],
 )
 def test_facts_and_second_mounts_of_forbidden_places_are_judged(change: dict[str, object], code: str) -> None:
-    assert refusal(dataclasses.replace(GOOD, **change)) == code  # type: ignore[arg-type]
+    assert refusal(structs.replace(GOOD, **change)) == code  # type: ignore[arg-type]
 
 
 ORDER = [
@@ -76,23 +76,23 @@ ORDER = [
 
 @pytest.mark.parametrize(("change", "code"), ORDER)
 def test_the_earlier_rule_speaks_first(change: dict[str, Any], code: str) -> None:
-    everything = dataclasses.replace(
+    everything = structs.replace(
         GOOD, owner=0, mode=0o40000, read_only=True, mounts_below=(Path("/srv/app/x"),), **change
     )
     assert refusal(everything) == code
 
 
 def test_owner_then_rights_then_read_only() -> None:
-    facts = dataclasses.replace(GOOD, owner=0, mode=0o40000, read_only=True)
+    facts = structs.replace(GOOD, owner=0, mode=0o40000, read_only=True)
     assert refusal(facts) == WorkspaceCode.NOT_OWNED
-    assert refusal(dataclasses.replace(facts, owner=1000)) == WorkspaceCode.NOT_ACCESSIBLE
-    assert refusal(dataclasses.replace(facts, owner=1000, mode=0o40700)) == WorkspaceCode.READ_ONLY
+    assert refusal(structs.replace(facts, owner=1000)) == WorkspaceCode.NOT_ACCESSIBLE
+    assert refusal(structs.replace(facts, owner=1000, mode=0o40700)) == WorkspaceCode.READ_ONLY
 
 
 def test_a_home_in_a_system_tree_may_hold_workspaces_for_its_own_user_only() -> None:
-    facts = dataclasses.replace(GOOD, path=Path("/var/lib/postgresql/project"))
+    facts = structs.replace(GOOD, path=Path("/var/lib/postgresql/project"))
     assert refusal(facts) == WorkspaceCode.SYSTEM_ROOT
-    own = dataclasses.replace(FORBIDDEN, own_home=Path("/var/lib/postgresql"))
+    own = structs.replace(FORBIDDEN, own_home=Path("/var/lib/postgresql"))
     assert refusal(facts, own) == ""
 
 

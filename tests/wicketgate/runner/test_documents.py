@@ -28,7 +28,7 @@ def test_the_configuration_shown_is_one_and_has_the_defaults() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", REFERENCE, re.DOTALL)
     config, shown = parse_config(text, source="reference"), tomllib.loads(text)
     assert config.most() == Limits()
-    assert set(shown["limits"]) == set(Limits.__slots__) - {"cpus"}
+    assert set(shown["limits"]) == set(Limits.__struct_fields__) - {"cpus"}
     assert set(shown["runner"]) == set(Where.__struct_fields__)
     assert set(shown["access"]) == set(Access.__struct_fields__)
     assert config.runner.parked == Where().parked
