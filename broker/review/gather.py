@@ -15,12 +15,14 @@ from broker.review.asked import Asked
 from broker.review.tally import Tally
 from broker.review.targets import Names, Stem, join_names, path_pattern, query_names
 
-MAX_HOSTS: Final = 100
-MAX_CALLS: Final = 32
+MAX_HOSTS: Final = 50
+MAX_CALLS: Final = 16
 """Of one host: ports and methods told apart, and ports of connections."""
 MAX_PATHS: Final = 20
 """Of one host, port and method; beyond them their common prefix stands for all."""
 MAX_ADDRESSES: Final = 8
+MAX_COUNTED: Final = 10_000
+"""Hosts that are left out and told apart; at so many the count stops."""
 
 
 class Call(NamedTuple):
@@ -97,12 +99,12 @@ class Gathered:
 
     def __init__(self) -> None:
         self.hosts: dict[HostName | Address, OfHost] = {}
+        self.left_out: set[HostName | Address] = set()
 
-    def request(self, asked: Asked, tally: Tally, *, any_query: bool = False) -> bool:
-        """Take a request that can be written as a rule (`path_pattern` has a pattern); false: there is no room."""
-        pattern = path_pattern(asked)
+    def request(self, asked: Asked, pattern: str, tally: Tally, *, any_query: bool = False) -> bool:
+        """Take a request; `pattern` stands for its path. False: there is no room."""
         of_host = self._host(asked)
-        if of_host is None or pattern is None:
+        if of_host is None:
             return False
         call = _call(asked)
         if call not in of_host.calls and len(of_host.calls) >= MAX_CALLS:
@@ -145,6 +147,8 @@ class Gathered:
         known = self.hosts.get(host)
         if known is None and len(self.hosts) < MAX_HOSTS:
             known = self.hosts[host] = OfHost()
+        if known is None and len(self.left_out) < MAX_COUNTED:
+            self.left_out.add(host)
         return known
 
 

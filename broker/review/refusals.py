@@ -73,7 +73,8 @@ class Refusals:
         apart = self._closed(entry, refusal, asked) or (asked and self._opened(entry, refusal, asked, tally))
         if apart:
             aside, words = apart
-            self.asides.add(aside, refusal.reason, entry.authority or entry.wanted, words, tally)
+            where = "" if aside is Aside.LEFT_OUT else entry.authority or entry.wanted
+            self.asides.add(aside, refusal.reason, where, words, tally)
 
     def _closed(self, entry: Entry, refusal: Refusal, asked: Asked | None) -> tuple[Aside, Words] | None:
         """What no rule opens, by its reason code alone."""
@@ -105,9 +106,10 @@ class Refusals:
             return None if taken else (Aside.LEFT_OUT, closed.TOO_MANY)
         unclear = _UNCLEAR.match(refusal.detail)
         what = unclear[1] if unclear else ""
-        if path_pattern(asked) is None or (what == "path" and not asked.cut):
+        pattern = path_pattern(asked)
+        if pattern is None or (what == "path" and not asked.cut):
             return (Aside.UNSEEN, closed.CUT) if asked.cut else (Aside.CLOSED, closed.AMBIGUOUS)
-        taken = self.gathered.request(asked, tally, any_query=what == "query")
+        taken = self.gathered.request(asked, pattern, tally, any_query=what == "query")
         return None if taken else (Aside.LEFT_OUT, closed.TOO_MANY)
 
     def _address(self, entry: Entry, refusal: Refusal, asked: Asked) -> tuple[Aside, Words] | None:

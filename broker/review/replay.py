@@ -140,9 +140,7 @@ class _Replaying:
 
     def _count(self, entry: Entry, before: Outcome, example: str) -> _Open:
         key = _key(entry, before, self._fates.of(entry))
-        vague = key._replace(where="")
-        after = None if key.after is None else _bare(key.after)
-        tally = self._tallies.at(key, vague, vague._replace(before=_bare(key.before), after=after))
+        tally = self._tallies.known(key) or self._tallies.at(key, *_wider(key))
         tally.add(entry.count or 1, escape(example, _TEXT))
         return _Open(tally, before, entry.detail if entry.reason == Reason.OBSERVED.value else "")
 
@@ -178,6 +176,13 @@ def _change(before: Outcome, after: Outcome) -> Change:
     # A reason or rule that a doubt leaves open says nothing of a change.
     same = after.reason in {"", before.reason} and after.rule in {"", before.rule}
     return Change.UNCHANGED if same else Change.OTHERWISE
+
+
+def _wider(key: _Key) -> tuple[_Key, _Key]:
+    """Without the destination, and without reasons and rules: of the last there are few."""
+    vague = key._replace(where="")
+    after = None if key.after is None else _bare(key.after)
+    return vague, vague._replace(before=_bare(key.before), after=after)
 
 
 def _bare(outcome: Outcome) -> Outcome:

@@ -13,7 +13,7 @@ from broker.policy.rules import Policy
 from broker.review.closed import INSPECTED_TOO
 from broker.review.draft import Draft, Host, build_rule, drafts_of, join
 from broker.review.fit import Unfit, fit
-from broker.review.gather import OfHost
+from broker.review.gather import MAX_COUNTED, OfHost
 from broker.review.refusals import Refusals
 from broker.review.rule_text import comment, format_rule
 from broker.review.suggestion import Apart, Aside, SuggestedRule, Suggestion
@@ -46,7 +46,12 @@ def suggest(entries: Iterable[Entry], policy: Policy | None = None) -> Suggestio
                 reason = unfit.reason or draft.tally.reason
                 found.asides.add(unfit.aside, reason, _where(draft), unfit.words, draft.tally)
     taken = () if policy is None else [rule.name for rule in policy.rules]
-    return Suggestion(rules=tuple(_named(join(fitting), taken)), apart=tuple(found.asides), refusals=found.count)
+    return Suggestion(
+        rules=tuple(_named(join(fitting), taken)),
+        apart=tuple(found.asides),
+        refusals=found.count,
+        hosts_left_out=len(found.gathered.left_out),
+    )
 
 
 def _one_plane(host: Host, seen: OfHost, found: Refusals) -> Iterator[Draft]:
@@ -100,6 +105,9 @@ def format_rules(suggestion: Suggestion) -> str:
     """The suggested rules as `[[rule]]` tables of a policy file, the rest as comments. Ends with a newline."""
     parts = ["".join(comment(line) for line in _HEAD)] if suggestion.rules else [comment("No rule would open more.")]
     parts += ["".join(_rule_lines(one)) for one in suggestion.rules]
+    if suggestion.hosts_left_out:
+        more = "or more " if suggestion.hosts_left_out >= MAX_COUNTED else ""
+        parts.append(comment(f"{suggestion.hosts_left_out} {more}other hosts are left out: ask for one with --host."))
     if suggestion.apart:
         parts.append("".join(_apart_lines(suggestion.apart)))
     return "\n".join(parts)

@@ -52,8 +52,10 @@ class Suggestion:
     """Rules that load together with the policy they were made for, and what stays apart, the most frequent first.
 
     refusals: all that were looked at; each is counted in one of `rules` or of `apart`.
+    hosts_left_out: hosts for which there was no room (`broker.review.gather.MAX_COUNTED` stands for that many or more).
     """
 
     rules: tuple[SuggestedRule, ...] = ()
     apart: tuple[Apart, ...] = ()
     refusals: int = 0
+    hosts_left_out: int = 0

@@ -4,6 +4,7 @@ A payload chose these texts. A path of `/**` that was sent raw must not become t
 `*` is taken for one piece of one segment, and what is wider than the text is said to be.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from broker.policy.paths import canonical_path
@@ -47,9 +48,11 @@ def _segment(text: str) -> str:
 
 def query_names(asked: Asked) -> Names:
     """The entries that take the query of a request: its names with any value; `None` where they are not on record."""
-    query = asked.facts.query
-    if asked.cut:
-        return None
+    return None if asked.cut else _names(asked.facts.query)
+
+
+@lru_cache(maxsize=1024)
+def _names(query: str | None) -> Names:
     parameters = canonical_parameters(query)
     if parameters is None:
         return None

@@ -83,7 +83,13 @@ def _suggestion_document(found: Suggestion) -> dict[str, object]:
         }
         for one in found.rules
     ]
-    return {"refusals": found.refusals, "rules": rules, "apart": found.apart, "toml": format_rules(found)}
+    return {
+        "refusals": found.refusals,
+        "hosts_left_out": found.hosts_left_out,
+        "rules": rules,
+        "apart": found.apart,
+        "toml": format_rules(found),
+    }
 
 
 def _replay_document(found: Replay) -> dict[str, object]:
