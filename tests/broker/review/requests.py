@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from broker.policy.authority import Authority, parse_host
-from broker.policy.facts import Facts, Stage
+from broker.policy.facts import Facts, Scheme, Stage
 from broker.policy.rules import Mode, Policy, Rule
 from broker.review.rule_text import quoted
 from tests.broker.policy.asking import policy_of
@@ -32,7 +32,7 @@ PATHS = st.lists(st.sampled_from(SEGMENTS), max_size=4).map(lambda parts: "/" + 
 def requests(draw: st.DrawFn) -> Facts:
     host = parse_host(draw(st.sampled_from(HOSTS)))
     port = draw(st.sampled_from(PORTS))
-    scheme = "http" if port == 80 or draw(st.integers(0, 9)) == 0 else "https"
+    scheme: Scheme = "http" if port == 80 or draw(st.integers(0, 9)) == 0 else "https"
     return Facts(
         stage=Stage.REQUEST,
         scheme=scheme,
