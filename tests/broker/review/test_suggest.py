@@ -274,6 +274,11 @@ def test_a_forged_record_ends_no_string_and_no_comment(field: str, text: str) ->
         assert adds_up(suggestion)
 
 
+def test_the_oracle_the_same_text_unescaped_is_another_file() -> None:
+    assert tomllib.loads(f'[[rule]]\nhosts = ["{HOSTILE[0]}"]')["egress"] == {"enabled": True}
+    assert tomllib.loads(f"# refused: {HOSTILE[0]}")["egress"] == {"enabled": True}
+
+
 @pytest.mark.parametrize("change", [{"verdict": "maybe"}, {"kind": "notice"}, {"verdict": ""}, {"kind": "progress"}])
 def test_records_that_are_no_refusals(change: dict[str, str]) -> None:
     assert suggest([msgspec.structs.replace(asked(ask(API)), **change)]) == Suggestion()
