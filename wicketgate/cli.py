@@ -13,6 +13,7 @@ COMMANDS = {
     "run": "wicketgate.commands.run:command",
     "policy": "wicketgate.commands.policy:policy",
     "audit": "wicketgate.commands.audit:audit",
+    "review": "wicketgate.commands.review:command",
     "certs": "wicketgate.commands.certs:certs",
     "doctor": "wicketgate.commands.doctor:command",
     "health": "wicketgate.commands.health:command",

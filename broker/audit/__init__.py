@@ -8,6 +8,7 @@ chain.py      the hash chain and its checkpoints (pure)
 verifier.py   what was done to a log (pure)
 location.py   where the log lives (pure)
 directory.py  the log's directory: owner, modes, no links
+ownership.py  whose the log is, for root who asks about it
 segments.py   the files of one log: names, creation
 repair.py     what a dead writer left is finished
 signing.py    the Ed25519 key that signs checkpoints
@@ -18,6 +19,9 @@ log.py        the log as its callers see it
 keys.py       hosts, authorities and times in the form that records are found by (pure)
 index.py      an SQLite index over all logs, thrown away and rebuilt at will
 questions.py  search, summary
+overview.py   the newest sessions, the hosts that were denied of late
+totals.py     what came out in a time, added up over all sessions
+timeline.py   what one session did, each decision with how it ended
 neighbours.py one record with the lines around it
 checking.py   verification of a whole directory
 following.py  reading what is appended, as it is appended

@@ -120,7 +120,7 @@ def search(
     ends there, with a mark to go on from. Raises `BadQuestion`.
     """
     where, values = _conditions(wanted, by_host=_is_rare(index, wanted.host))
-    before = _parse_mark(page) if page else None
+    before = parse_mark(page) if page else None
     deadline = None if seconds is None else time.monotonic() + seconds
     rows: list[tuple[int, int, int, int]] = []
     mark = ""
@@ -280,7 +280,8 @@ def _conditions(wanted: Filter, *, by_host: bool = True) -> tuple[list[str], lis
     return where, values
 
 
-def _parse_mark(page: str) -> list[int]:
+def parse_mark(page: str) -> list[int]:
+    """Read the mark that a page ended with: time, file, offset. Raises `BadQuestion`."""
     parts = page.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
         raise BadQuestion(f"{page!r} is no page mark: give the one that the page before ended with")

@@ -18,6 +18,7 @@ from broker.audit.directory import open_directory
 from broker.audit.errors import AuditError
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.location import NoStateDirectory, audit_directory, default_state_dir
+from broker.audit.ownership import acting_as
 from broker.audit.questions import Filter, parse_moment
 
 _VERDICTS = ("allow", "deny", "failure")
@@ -88,29 +89,10 @@ def directory_of(state_dir: Path | None) -> Iterator[tuple[int, Path]]:
     path = audit_directory(state_dir or default_state_dir(os.environ, os.geteuid()))
     descriptor = open_directory(path, reading=True)
     try:
-        with _acting_as(os.fstat(descriptor)):
+        with acting_as(os.fstat(descriptor)):
             yield descriptor, path
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _acting_as(owner: os.stat_result) -> Iterator[None]:
-    """Take the owner's ids for a while, so that what is made there is his and his files lead root nowhere."""
-    if os.geteuid() != 0 or owner.st_uid == 0:
-        yield
-        return
-    before = os.getegid()
-    try:
-        os.setegid(owner.st_gid)
-        os.seteuid(owner.st_uid)
-    except OSError as error:
-        raise AuditError(f"cannot act as uid {owner.st_uid}, who owns the log: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(before)
 
 
 @contextlib.contextmanager

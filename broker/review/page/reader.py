@@ -1,0 +1,85 @@
+"""Asks the index: in a bounded set of threads, each with its own connection, every question for a bounded time.
+
+It reads the log and brings the index up to date; the index can always be rebuilt, so that is no way to change anything.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broker.audit.errors import AuditError
+from broker.audit.index import INDEX_NAME, AuditIndex
+
+_THREADS: Final = 3
+_MOST_WAITING: Final = 32
+SECONDS: Final = 8.0  # that a question may take
+_STEPS: Final = 10_000  # of SQLite's machine between two looks at the clock: well below a millisecond
+
+
+class Unanswered(AuditError):  # noqa: N818
+    """A question has no answer now. The message says why and what to do."""
+
+
+class Reader:
+    """The log of one directory (a descriptor), with its index at a path. `stale`: why what came last may be missing."""
+
+    def __init__(self, directory: int, index: Path | None) -> None:
+        self._directory = directory
+        self._path = index
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
+        self._waiting = 0
+        self.stale = ""
+
+    async def ask[T](self, question: Callable[[AuditIndex], T]) -> T:
+        """Return what the question returns. Raises what it raises, and `Unanswered` for what is no fault of it."""
+        if self._waiting >= _MOST_WAITING:
+            raise Unanswered("too many questions at once; ask again")
+        future = self._pool.submit(self._answer, question)
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._forget))
+        return await asyncio.wrap_future(future)
+
+    def prepare(self) -> "Future[None]":
+        """Bring the index up to date before anybody asks: the first time that may take minutes."""
+        return self._pool.submit(self._answer, lambda _: None)
+
+    def close(self) -> None:
+        """No further question."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _forget(self) -> None:
+        self._waiting -= 1
+
+    def _answer[T](self, question: Callable[[AuditIndex], T]) -> T:
+        try:
+            with AuditIndex.open(self._directory, self._path) as index:
+                return self._bounded(index, question)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise Unanswered(f"no answer within {SECONDS:g} seconds; ask for less, a shorter time say") from error
+            raise Unanswered(f"the index cannot be used now ({error}); ask again") from error
+        except sqlite3.DatabaseError as error:
+            raise Unanswered(f"the index is damaged ({error}); delete {INDEX_NAME}*, it is rebuilt") from error
+        except msgspec.MsgspecError as error:
+            raise Unanswered(
+                "a line of the log was changed or damaged; `wicketgate audit verify` says which"
+            ) from error
+        except OSError as error:
+            raise Unanswered(f"cannot read the log: {error.strerror}") from error
+
+    def _bounded[T](self, index: AuditIndex, question: Callable[[AuditIndex], T]) -> T:
+        try:
+            index.refresh()
+            self.stale = ""
+        except sqlite3.OperationalError as error:  # a full disk, a lock that does not end: what is there is told
+            self.stale = f"The index could not be brought up to date ({error}): what came last may be missing."
+        deadline = time.monotonic() + SECONDS
+        index.database.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        return question(index)
