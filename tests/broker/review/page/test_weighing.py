@@ -175,6 +175,6 @@ def test_time_that_is_up_ends_the_reading() -> None:
     read_at_once = InTime(iter([]), seconds=10)
     assert list(read_at_once) == []
     assert not read_at_once.cut
-    late = InTime(iter([object()] * 3), seconds=-1)  # type: ignore[list-item]
+    late = InTime(iter([object()] * 3), seconds=-1)  # type: ignore[arg-type]
     assert list(late) == []
     assert late.cut
