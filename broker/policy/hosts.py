@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from broker.policy.addresses import Address, canonical_address, parse_address
-from broker.policy.names import HostName, classify_name, parse_config_name
+from broker.policy.names import HostName, classify_name, is_public_resolver, parse_config_name
 from broker.policy.problems import Mistake, quote
 from broker.policy.reasons import Refusal
 from broker.policy.suffixes import is_private_section, is_public_suffix, suffix_below
@@ -53,9 +53,9 @@ class HostPattern(msgspec.Struct, frozen=True, kw_only=True):
             case HostKind.ADDRESS:
                 return self == other
             case HostKind.EXACT:
-                # A special name is only reached by a rule that names it, so a wildcard does not hand it on.
+                # Such a name is only reached by a rule that names it, so a wildcard does not hand it on.
                 name = HostName(str(other.host))
-                return self == other or (self.matches(name) and classify_name(name) is None)
+                return self == other or (self.matches(name) and not _only_named(name))
             case HostKind.ONE_LABEL:
                 return self == other or (self.kind is HostKind.ANY_DEPTH and self._above(other))
             case HostKind.ANY_DEPTH:
@@ -65,7 +65,12 @@ class HostPattern(msgspec.Struct, frozen=True, kw_only=True):
         return other.host == self.host or self.matches(other.host)
 
 
-_ADDRESS_LIKE: Final = re.compile(r"\[.*\]|.*:.*:.*|[0-9.]+|0[xX][0-9a-fA-F.xX]*")
+def _only_named(name: HostName) -> bool:
+    return classify_name(name) is not None or is_public_resolver(name)
+
+
+# A name may begin with a number of any notation; one that ends with it is refused as a name is.
+_ADDRESS_LIKE: Final = re.compile(r"\[.*\]|.*:.*:.*|[0-9.]+|(?:[0-9a-fA-FxX]+\.)*0[xX][0-9a-fA-F]*")
 _WILDCARD: Final = re.compile(r"(\*|\?)\.(.+)", re.DOTALL)
 
 

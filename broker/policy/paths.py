@@ -117,8 +117,8 @@ def canonical_path(path: str) -> str | None:
     return None if path_fault(path) else _ESCAPE.sub(lambda escape: escape.group().upper(), path)
 
 
-# What file systems and servers of Windows drop at the end of a name.
-_DROPPED = re.compile(r"[. ]+(?=/|\Z)")
+# A stream of a file by its full name, which file systems of Windows take for the file (`x::$DATA`).
+_STREAM = re.compile(r":[^:/]*:\$[a-z_]+\Z")
 
 
 def deny_forms(path: str) -> tuple[str, ...]:
@@ -126,9 +126,14 @@ def deny_forms(path: str) -> tuple[str, ...]:
     canonical = canonical_path(path)
     if canonical is None:
         return ()
-    folded = _fold(canonical)
-    shortened = _DROPPED.sub("", folded)
-    return (folded,) if shortened == folded else (folded, shortened)
+    folded = fold(canonical)
+    # What file systems and servers of Windows drop at the end of a name; a segment of nothing else is gone whole. Split
+    # first: a pattern that looks for the ends would go through a long run of dots once for each of them.
+    kept = [name for part in folded.split("/") if (name := _STREAM.sub("", part).rstrip(". "))]
+    # A slash at the end is none to most servers.
+    short = "/" + "/".join(kept)
+    forms = (folded, short, f"{short}/") if folded.endswith("/") and kept else (folded, short)
+    return tuple(dict.fromkeys(forms))
 
 
 def path_fault(path: str) -> str | None:
@@ -221,19 +226,30 @@ def parse_deny_pattern(text: str) -> PathPattern:
         pattern,
         head=_fold_each(pattern.head),
         tail=_fold_each(pattern.tail),
-        literal=_fold(pattern.literal),
-        under=_fold(pattern.under),
+        literal=fold(pattern.literal),
+        under=fold(pattern.under),
     )
 
 
 def _fold_each(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    return tuple(msgspec.structs.replace(one, prefix=_fold(one.prefix), suffix=_fold(one.suffix)) for one in segments)
+    return tuple(msgspec.structs.replace(one, prefix=fold(one.prefix), suffix=fold(one.suffix)) for one in segments)
 
 
-def _fold(clear: str) -> str:
-    """Decode, and take for the same what a file system may: case and composition, outside of ASCII too."""
-    text = unquote(clear, errors="strict") if "%" in clear else clear
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+def fold(clear: str) -> str:
+    """Decode, and take for the same what a file system or a database may: case, composition, accents, what is unseen."""
+    if clear.isascii() and "%" not in clear:
+        return clear.lower()
+    text = unicodedata.normalize("NFD", unquote(clear, errors="strict")).casefold()
+    return unicodedata.normalize("NFC", _UNSEEN.sub("", unicodedata.normalize("NFD", text)).translate(_STROKES))
+
+
+# Marks on letters of any script that has capitals, and what is ignored by default (Unicode, DerivedCoreProperties)
+# without being of a category that makes a path ambiguous.
+_UNSEEN: Final = re.compile(
+    "[\u0300-\u036f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+# No marks to Unicode. The dotless i has the capital I.
+_STROKES: Final = str.maketrans("\u0131\xf8\u0111\u0142\u0127\u0167", "iodlht")
 
 
 def _check_pattern(text: str) -> None:

@@ -2,19 +2,20 @@
 
 An entry is `name=value` (exactly), `name=*` (any value) or `name` (a parameter without a value). Names and values are
 compared as they stand in the raw query, never decoded; a query that could be read in two ways is called ambiguous, and
-no rule that restricts queries accepts it. Matching is case-sensitive.
+no rule that restricts queries accepts it. Matching is case-sensitive. Not so for a denial: there every parameter counts
+that some server takes for a denied one.
 
 An allow rule accepts a query when **each** of its parameters is listed, so a repeated or an additional parameter cannot
 slip by. A deny rule hits when **any** of its parameters is listed, with `name` and `name=` as the same.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from broker.policy.paths import escape_fault
+from broker.policy.paths import escape_fault, fold
 from broker.policy.problems import Mistake, quote
 
 MAX_PATTERN: Final = 1024
@@ -76,20 +77,52 @@ def query_fault(query: str) -> str | None:
 
 def accepts(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
     """Tell whether each parameter is matched by one of the patterns (an allow rule's question)."""
-    return all(any(pattern.matches(parameter) for pattern in patterns) for parameter in parameters)
-
-
-def hits(patterns: Collection[QueryPattern], parameters: tuple[str, ...]) -> bool:
-    """Tell whether any parameter is matched by one of the patterns (a deny rule's question)."""
-    return any(
-        pattern.matches(one) for parameter in parameters for one in _spellings(parameter) for pattern in patterns
+    # By name: a query may hold thousands of parameters, and a rule hundreds of patterns.
+    by_name: dict[str, list[QueryPattern]] = {}
+    for pattern in patterns:
+        by_name.setdefault(pattern.name, []).append(pattern)
+    return all(
+        any(pattern.matches(parameter) for pattern in by_name.get(parameter.partition("=")[0], ()))
+        for parameter in set(parameters)
     )
 
 
-def _spellings(parameter: str) -> tuple[str, ...]:
-    """`a` and `a=` are one thing to most servers: for a denial that is doubt, which counts as a hit."""
-    name, _, value = parameter.partition("=")
-    return (parameter,) if value else (name, f"{name}=")
+def hits(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
+    """Tell whether any parameter is matched by one of the patterns of `parse_deny_parameter` (a deny rule's question).
+
+    `a` and `a=` are one thing to most servers: for a denial that is doubt, which counts as a hit.
+    """
+    sent: dict[str, set[str]] = {}
+    for parameter in set(parameters):
+        name, _, value = parameter.partition("=")
+        folded, given = _fold_name(name), _fold_value(value)
+        # "a[]=1" and "a[x]=1" are values of "a" where parameters may be lists and tables.
+        for meant in {folded, folded[0] + folded[1:].partition("[")[0]} if folded else ():
+            sent.setdefault(meant, set()).add(given)
+    return any(
+        pattern.name in sent and (pattern.any_value or (pattern.value or "") in sent[pattern.name])
+        for pattern in patterns
+    )
+
+
+def parse_deny_parameter(text: str) -> QueryPattern:
+    """Parse one entry of a deny rule's `query`, to be compared by `hits`; raises `Mistake` too."""
+    pattern = parse_query_pattern(text)
+    value = None if pattern.value is None else _fold_value(pattern.value)
+    return msgspec.structs.replace(pattern, name=_fold_name(pattern.name), value=value)
+
+
+# What PHP puts into the names of its variables for a dot and a blank.
+_UNDERSCORES: Final = str.maketrans(". ", "__")
+
+
+def _fold_name(raw: str) -> str:
+    return _fold_value(raw).strip().translate(_UNDERSCORES)
+
+
+def _fold_value(raw: str) -> str:
+    # A plus is a blank in a form, and itself elsewhere.
+    return fold(raw).replace("+", " ")
 
 
 def parse_query_pattern(text: str) -> QueryPattern:

@@ -12,7 +12,7 @@ from broker.policy.addresses import Network, canonical_address, parse_address, p
 from broker.policy.hosts import HostPattern, parse_host_pattern
 from broker.policy.paths import parse_deny_pattern, parse_path_pattern
 from broker.policy.problems import Mistake, Severity, quote
-from broker.policy.queries import QueryPattern, parse_query_pattern
+from broker.policy.queries import QueryPattern, parse_deny_parameter, parse_query_pattern
 from broker.policy.reading import Findings, Section
 from broker.policy.rule import ORDINARY, UpstreamTls, splice_with
 from broker.policy.rules import Action, Rule, TlsMode
@@ -276,7 +276,8 @@ def _read_query(section: Section, deny: bool) -> tuple[QueryPattern, ...] | None
                 Mistake('query = "none" in a deny rule', "the parameters to deny", 'query = ["name=*"]'), "query"
             )
         return ()
-    return section.parsed("query", 'parameters, or "none"', 'query = "none"', parse_query_pattern)
+    parse = parse_deny_parameter if deny else parse_query_pattern
+    return section.parsed("query", 'parameters, or "none"', 'query = "none"', parse)
 
 
 def _read_addresses(section: Section) -> tuple[Network, ...]:

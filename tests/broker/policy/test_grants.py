@@ -57,6 +57,10 @@ name = "named"
 action = "allow"
 hosts = ["db.internal"]
 [[rule]]
+name = "resolvers"
+action = "allow"
+hosts = ["*.nextdns.io", "dns.quad9.net"]
+[[rule]]
 name = "no-secret"
 action = "deny"
 hosts = ["secret.pkg.example"]
@@ -87,6 +91,7 @@ NARROW = {"methods": ["GET"], "paths": ["/v1/x"], "query": ["page=1"]}
         ({"hosts": ["pinned.example.com"], "tls": "splice"}, []),
         ({"hosts": ["x.open.example"], "websocket": True, "ports": [80]}, []),
         ({"hosts": ["db.internal"]}, []),
+        ({"hosts": ["dns.quad9.net", "www.nextdns.io"]}, []),
         ({"action": "deny", "hosts": ["anything.example.net"]}, []),
         # Not covered: the part and the dimension are named.
         ({**NARROW, "hosts": ["evil.example"]}, ["evil.example", "no rule of the policy allows this host"]),
@@ -110,6 +115,8 @@ NARROW = {"methods": ["GET"], "paths": ["/v1/x"], "query": ["page=1"]}
         ({**NARROW, "tls": "inspect", "plain_http": True}, ["its plain HTTP"]),
         ({"hosts": ["*.open.example"]}, ["no rule"]),
         ({"hosts": ["x.db.internal"]}, ["no rule"]),
+        # Only a rule that names a resolver opens it, so the wildcard above does not hand it on.
+        ({"hosts": ["dns.nextdns.io"]}, ["dns.nextdns.io", "no rule"]),
         ({"hosts": ["198.51.100.7"], "ports": [443]}, ["198.51.100.7", "no rule"]),
     ],
 )

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.policy.paths import MAX_PATTERN, PathPattern, canonical_path, parse_path_pattern, path_fault
+from broker.policy.paths import (
+    MAX_PATTERN,
+    PathPattern,
+    canonical_path,
+    deny_forms,
+    parse_deny_pattern,
+    parse_path_pattern,
+    path_fault,
+)
 from broker.policy.problems import Mistake
 
 CASES: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "cases" / "policy_paths.toml").read_text("utf-8"))
@@ -56,6 +64,27 @@ def test_a_pattern_matches(pattern: str, path: str, expected: bool) -> None:
 )
 def test_a_pattern_covers(wide: str, narrow: str, expected: bool) -> None:
     assert parse_path_pattern(wide).covers(parse_path_pattern(narrow)) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        pytest.param(case["pattern"], path, verdict == "yes", id=f"{case['pattern']} {verdict} {path!a}")
+        for case in CASES["deny"]
+        for verdict in ("yes", "no")
+        for path in case[verdict]
+    ],
+)
+def test_a_denied_path_is_denied_in_every_spelling(pattern: str, path: str, expected: bool) -> None:
+    forms = deny_forms(path)
+    assert forms
+    assert any(parse_deny_pattern(pattern).matches(form) for form in forms) is expected
+
+
+@pytest.mark.parametrize("run", [".", "%20", ".%20", ":", ":$", "a./", "%CC%81"])
+def test_the_forms_of_a_path_are_made_in_one_pass(run: str) -> None:
+    """A megabyte: once more for each of its characters would take hours."""
+    assert deny_forms("/" + run * (1_000_000 // len(run)) + "x")
 
 
 @pytest.mark.parametrize("case", CASES["mistake"], ids=lambda case: repr(case["pattern"]))

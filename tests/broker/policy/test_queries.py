@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.policy.problems import Mistake
-from broker.policy.queries import accepts, canonical_parameters, hits, parse_query_pattern
+from broker.policy.queries import accepts, canonical_parameters, hits, parse_deny_parameter, parse_query_pattern
 
-ENTRIES = tuple(parse_query_pattern(text) for text in ("page=*", "sort=asc", "full", "caf%c3%a9=1", "empty="))
+TEXTS = ("page=*", "sort=asc", "full", "caf%c3%a9=1", "empty=")
+ENTRIES = tuple(map(parse_query_pattern, TEXTS))
+DENIED = tuple(map(parse_deny_parameter, TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,41 @@ def test_an_allow_rule_lists_every_parameter(query: str | None, expected: bool) 
 def test_a_deny_rule_hits_any_parameter(query: str | None, expected: bool) -> None:
     parameters = canonical_parameters(query)
     assert parameters is not None
-    assert hits(ENTRIES, parameters) is expected
+    assert hits(DENIED, parameters) is expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "same", "others"),
+    [
+        ("filter[x]=*", ["filter%5Bx%5D=1", "filter%5bx]=1", "FILTER[X]="], ["filter=1", "filter[y]=1", "filterx=1"]),
+        ("at=a:b", ["at=a%3Ab", "at=a%3ab", "AT=A:B"], ["at=a", "at=a%20b"]),
+        ("q=a%20b", ["q=a+b", "q=a%20b", "q=a%2Bb"], ["q=ab", "q=a"]),
+        ("to=me@x", ["to=me%40x"], ["to=me"]),
+        ("x=a=b", ["x=a%3Db"], ["x%3Da=b"]),
+        (
+            "admin=*",
+            ["Admin=1", "admin[]=1", "admin%5B%5D=1", "admin[a][b]=1", "%20admin=1", "+admin=1"],
+            ["[admin]=1"],
+        ),
+        ("user_id=7", ["user.id=7", "user+id=7", "USER_ID=7"], ["user-id=7", "user.id=8"]),
+        ("caf%C3%A9=*", ["CAF%C3%89=1", "cafe%CC%81=1"], ["caf=1"]),
+        ("full", ["FULL", "full="], ["full=1", "fuller"]),
+    ],
+)
+def test_a_denied_parameter_is_denied_in_every_spelling(entry: str, same: list[str], others: list[str]) -> None:
+    for query in (*same, *others):
+        parameters = canonical_parameters(f"a=1&{query}")
+        assert parameters is not None
+        assert hits([parse_deny_parameter(entry)], parameters) is (query in same), query
+
+
+def test_a_query_of_very_many_parameters_is_judged_in_time() -> None:
+    """Each with each would be 64 million comparisons."""
+    listed = [f"p{number}=1" for number in range(8000)]
+    sent = canonical_parameters("&".join(f"p{number}=1" for number in reversed(range(8000))))
+    assert sent is not None
+    assert accepts([parse_query_pattern(text) for text in listed], sent)
+    assert not hits([parse_deny_parameter(f"x{text}") for text in listed], sent)
 
 
 @pytest.mark.parametrize(
