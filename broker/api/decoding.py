@@ -56,11 +56,11 @@ def decode_body(decoder: msgspec.json.Decoder[Any], content_type: str, body: byt
 
 def decode_query(kind: Any, request: web.BaseRequest) -> Any:
     """The query as a document of the type `kind`."""
-    query = request.rel_url.query
-    values = dict(query)
-    if len(values) != len(query):
-        twice = next(name for name in values if len(query.getall(name)) > 1)
-        raise ApiError(AnyFault.INVALID_FIELD, f"{twice} is given twice.", field=twice)
+    values: dict[str, str] = {}
+    for name, value in request.rel_url.query.items():
+        if name in values:
+            raise ApiError(AnyFault.INVALID_FIELD, f"{quote(name)} is given twice.", field=name)
+        values[name] = value
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -79,7 +79,8 @@ def invalid(error: msgspec.ValidationError) -> ApiError:
 
 def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
     """RFC 8259 §4 leaves open which of two members counts: whoever checked the request may have read the other."""
-    names = [name for name, _ in pairs]
-    if len(names) != len(set(names)):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ApiError(AnyFault.INVALID_FIELD, f"The member {quote(twice)} is given twice.")
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ApiError(AnyFault.INVALID_FIELD, f"The member {quote(name)} is given twice.")
+        seen.add(name)

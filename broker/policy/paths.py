@@ -236,7 +236,7 @@ def _fold_each(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
 
 
 def fold(clear: str) -> str:
-    """Decode, and take for the same what a file system or a database may: case, composition, accents, what is unseen."""
+    """Decode, and take for one what file systems and databases may: case, composition, accents, what is unseen."""
     if clear.isascii() and "%" not in clear:
         return clear.lower()
     text = unicodedata.normalize("NFD", unquote(clear, errors="strict")).casefold()

@@ -7,7 +7,7 @@ checked is what is sent. A chunk's header and the octets behind it are sent only
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import Protocol, assert_never
 
@@ -35,16 +35,25 @@ def _digits(size: int) -> list[bytes]:
     return sorted({b"%x" % size, b"%X" % size})
 
 
-# A run of whole canonical chunks of up to 32 octets, matched at once: one by one they would cost a µs each, and a
-# sender of single octets could keep the broker from everybody else.
+# Runs of whole chunks of up to 32 octets, matched at once: one by one they would cost a µs each, and a sender of single
+# octets could keep the broker from everybody else.
 _TINY = 32
-_TINY_CHUNKS = re.compile(
-    rb"(?s:"
-    + rb"|".join(rb"%b\r\n.{%d}\r\n" % (digit, size) for size in range(1, _TINY + 1) for digit in _digits(size))
-    + rb")++"
+
+
+def _tiny_chunks(sizes: Iterable[int]) -> bytes:
+    return rb"|".join(rb"%b\r\n.{%d}\r\n" % (digits, size) for size in sizes for digits in _digits(size))
+
+
+_TINY_CHUNKS = re.compile(rb"(?s:" + _tiny_chunks(range(1, _TINY + 1)) + rb")++")
+# With zeros before the size, of 16 digits at most.
+_PADDED = (
+    rb"(?s:0{0,15}+(" + _tiny_chunks(range(1, 16)) + rb")|0{0,14}+(" + _tiny_chunks(range(16, _TINY + 1)) + rb"))"
 )
+_PADDED_CHUNK = re.compile(_PADDED)
+_PADDED_CHUNKS = re.compile(_PADDED + rb"++")
 _LINE_END = re.compile(rb"\r\n")
 _MAX_SIZE = 1 << 63
+_EXTENSION_WORK = 64  # what a line with extensions counts for beside their length
 
 
 class Fed(msgspec.Struct, frozen=True, gc=False):
@@ -156,6 +165,11 @@ class ChunkedReader:
                         self._at = _At.DATA_END
                 case _At.SIZE if not self._held and (end := self._skim(data, position)):
                     position = end
+                case _At.SIZE if not self._held and (run := _PADDED_CHUNKS.match(data, position)):
+                    if sent < position and not self._dechunk:
+                        pieces.append(data[sent:position])
+                    pieces.append(_bare_data(run[0]) if self._dechunk else _PADDED_CHUNK.sub(rb"\1\2", run[0]))
+                    sent = position = run.end()
                 case _At.DATA_END if not self._held and _LINE_END.match(data, position):
                     self._at = _At.SIZE
                     position += 2
@@ -180,8 +194,8 @@ class ChunkedReader:
         if line is None:
             return 0
         size = int(line[1], 16)
-        if size <= _TINY and not self._dechunk and (run := _TINY_CHUNKS.match(data, position)):
-            return run.end()
+        if size <= _TINY and (run := _TINY_CHUNKS.match(data, position)):
+            return 0 if self._dechunk else run.end()
         self._open_chunk(size)
         return line.end()
 
@@ -235,7 +249,8 @@ class ChunkedReader:
 
     def _count_extension(self, length: int, size: int) -> None:
         """Extensions may not outweigh the data by much: they cost work and carry nothing (CVE-2023-39326)."""
-        self._excess = max(0, self._excess + length - size)
+        work = length + _EXTENSION_WORK if length else 0
+        self._excess = max(0, self._excess + work - size)
         if self._excess > self._limits.extension_bytes:
             raise Refusal(self._faults.framing, "more chunk extensions than data")
 
@@ -264,6 +279,18 @@ class ChunkedReader:
         self._at = _At.DONE
         self.done = True
         return b"0\r\n" + section + b"\r\n", self._taken(position, end + 2)
+
+
+def _bare_data(run: bytes) -> bytes:
+    """The data of a run of tiny chunks."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(run):
+        line = run.index(b"\r", at)
+        begin, at = line + 2, line + 2 + int(run[at:line], 16)
+        found.append(run[begin:at])
+        at += 2
+    return b"".join(found)
 
 
 def reader_for(body: Body, limits: Limits, faults: Faults, *, dechunk: bool = False) -> BodyReader | None:

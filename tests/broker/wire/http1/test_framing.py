@@ -97,13 +97,29 @@ def test_extensions_are_bounded() -> None:
 
 
 def test_extensions_may_not_outweigh_the_data() -> None:
-    limits = Limits(extension_bytes=100)
-    heavy = [b"1;%b\r\nz\r\n" % (b"x" * 20), b"1f;%b\r\n%b\r\n" % (b"x" * 20, b"z" * 31)]
-    assert run(ChunkedReader(limits, CLIENT), [heavy[1] * 1000])[0] == b"1f\r\n%b\r\n" % (b"z" * 31) * 1000
-    assert run(ChunkedReader(limits, CLIENT), [heavy[0] * 5])[0] == b"1\r\nz\r\n" * 5
+    """A line that has some costs the work of many octets, so it counts for as many."""
+    limits = Limits(extension_bytes=200)
+    heavy = [b"1;%b\r\nz\r\n" % (b"x" * 20), b"5f;%b\r\n%b\r\n" % (b"x" * 20, b"z" * 95)]
+    assert run(ChunkedReader(limits, CLIENT), [heavy[1] * 1000])[0] == b"5f\r\n%b\r\n" % (b"z" * 95) * 1000
+    assert run(ChunkedReader(limits, CLIENT), [heavy[0] * 2])[0] == b"1\r\nz\r\n" * 2
     with pytest.raises(Refusal) as caught:
-        run(ChunkedReader(limits, CLIENT), [heavy[0] * 6])
+        run(ChunkedReader(limits, CLIENT), [heavy[0] * 3])
     assert caught.value.reason is Reason.BAD_FRAMING
+    with pytest.raises(Refusal):
+        run(ChunkedReader(DEFAULT_LIMITS, CLIENT), [b"2;a\r\nzz\r\n" * 1000])
+
+
+@pytest.mark.parametrize("size", ["1", "01", "0" * 15 + "1", "00a", "0A", "0" * 14 + "20", "1f"])
+@pytest.mark.parametrize("dechunk", [False, True])
+def test_a_run_of_small_chunks_in_any_spelling_is_read_at_once(size: str, dechunk: bool) -> None:
+    """One by one they cost ten times the time of their canonical form, and a piece or two each to send."""
+    chunk = b"z" * int(size, 16)
+    fed = ChunkedReader(DEFAULT_LIMITS, UPSTREAM, dechunk=dechunk).feed(
+        memoryview(b"%b\r\n%b\r\n" % (size.encode(), chunk) * 5000)
+    )
+    canonical = b"%b\r\n%b\r\n" % (size.lstrip("0").encode(), chunk)
+    assert b"".join(fed.pieces) == (chunk if dechunk else canonical) * 5000
+    assert len(fed.pieces) == 1
 
 
 @pytest.mark.parametrize("size", range(1, 40))
