@@ -6,11 +6,12 @@ find what no chain can show by itself: a log that was cut at its end or removed 
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from broker.audit.lines import read_lines
 from broker.audit.segments import Segment, is_live, list_segments, open_segment, parse_segment
 from broker.audit.signing import check_signature
 from broker.audit.verifier import CheckSignature, Fault, Finding, LogVerifier, Position
@@ -18,7 +19,6 @@ from broker.audit.verifier import CheckSignature, Fault, Finding, LogVerifier, P
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-_CHUNK: Final = 1024 * 1024
 _NAMED: Final = 8
 
 
@@ -134,30 +134,16 @@ def _verify_file(directory: int, segment: Segment, verifier: LogVerifier, *, is_
         live = segment.is_open and is_live(descriptor)
         verifier.start_file(segment.name, segment.number)
         torn = 0
-        for line, whole in _lines(descriptor):
-            if whole:
-                verifier.feed(line)
+        for line in read_lines(descriptor):
+            if line.ended:
+                verifier.feed(line.text)
             else:
-                torn = len(line)
+                torn = line.end - line.begin
         # An unfinished file may end in half a line: being written, or its writer died and the next start moves it.
         verifier.end_file(torn=0 if segment.is_open else torn, open_end=segment.is_open, more_files=not is_last)
     finally:
         os.close(descriptor)
     return live
-
-
-def _lines(descriptor: int) -> Iterator[tuple[bytes, bool]]:
-    """Give each line without its newline, and whether it had one. No more than two chunks are held."""
-    rest = b""
-    while chunk := os.read(descriptor, _CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line, True
-        if len(rest) > _CHUNK:
-            yield rest, True  # no line of ours is that long: malformed, and not to be held in memory
-            rest = b""
-    if rest:
-        yield rest, False
 
 
 def _strangers(directory: int) -> list[str]:

@@ -43,6 +43,8 @@ _ACTION: Final = {"allow": 1, "deny": 2, "failure": 1}  # Allowed, Denied; a fai
 _DISPOSITION: Final = {"allow": 1, "deny": 2, "failure": 1}  # Allowed, Blocked
 _LOGGED: Final = 17  # would have been denied, and was only recorded
 _UNMAPPED: Final = ("session", "call", "grant", "plane", "ref", "event", "detail", "wanted", "hash")
+# The wide forms are the same signs to spreadsheets of East Asian languages.
+_FORMULA: Final = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 Event = dict[str, Any]
 
 
@@ -167,4 +169,4 @@ def _http(entry: Entry) -> Event:
 
 
 def _cell(value: str | float) -> str | float:
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value

@@ -3,6 +3,7 @@
 The files are looked at again every 200 ms, which asks the real condition: has a file grown, is there a new one.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -10,11 +11,11 @@ from typing import Final
 import msgspec
 
 from broker.audit.index import first_of_each
+from broker.audit.lines import CHUNK, read_lines
 from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments, open_segment
 
 POLL_SECONDS: Final = 0.2
-_CHUNK: Final = 1024 * 1024
 
 
 class Follower:
@@ -48,14 +49,11 @@ class Follower:
             return
         try:
             offset = self._read.get(key, 0)
-            while b"\n" in (chunk := os.pread(descriptor, _CHUNK, offset)):
-                whole = chunk[: chunk.rindex(b"\n") + 1]
-                offset += len(whole)
-                for line in whole.splitlines():
-                    try:
-                        yield decode_entry(line)
-                    except msgspec.MsgspecError:
-                        continue  # the verifier says what is wrong with it
+            for line in read_lines(descriptor, offset):
+                if line.ended or line.overlong:
+                    offset = line.end
+                    with contextlib.suppress(msgspec.MsgspecError):  # the verifier says what is wrong with it
+                        yield decode_entry(line.text)
             self._read[key] = offset
         finally:
             os.close(descriptor)
@@ -68,7 +66,7 @@ class Follower:
             return 0
         try:
             size = os.fstat(descriptor).st_size
-            tail = os.pread(descriptor, _CHUNK, max(0, size - _CHUNK))
+            tail = os.pread(descriptor, CHUNK, max(0, size - CHUNK))
             return size - (len(tail) - tail.rfind(b"\n") - 1)
         finally:
             os.close(descriptor)

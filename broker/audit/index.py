@@ -16,6 +16,7 @@ import msgspec
 
 from broker.audit import sums
 from broker.audit.keys import host_key, microseconds, split_authority
+from broker.audit.lines import Line, read_lines
 from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments, open_segment
 
@@ -160,10 +161,10 @@ class AuditIndex:
         rows: list[Row] = []
         counted = sums.Sums()
         lines = damaged = added = 0
-        for at, line in _whole_lines(self.directory, segment, offset):
-            offset, lines = at + len(line) + 1, lines + 1
+        for line in _whole_lines(self.directory, segment, offset):
+            offset, lines = line.end, lines + 1
             try:
-                row = _row(decode_entry(line), file, at, len(line))
+                row = _row(decode_entry(line.text), file, line.begin, len(line.text))
             except (msgspec.MsgspecError, ValueError):
                 damaged += 1  # the verifier says what is wrong with it
                 continue
@@ -230,16 +231,11 @@ def _row(entry: Entry, file: int, offset: int, length: int) -> Row:
     )
 
 
-def _whole_lines(directory: int, segment: Segment, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Give each finished line after `offset` with its place. What follows the last newline is still being written."""
+def _whole_lines(directory: int, segment: Segment, offset: int) -> Iterator[Line]:
+    """Give each finished line after `offset`. What follows the last newline is still being written, or too long."""
     descriptor = open_segment(directory, segment)
     try:
-        rest = b""
-        while chunk := os.pread(descriptor, _CHUNK, offset + len(rest)):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield offset, line
-                offset += len(line) + 1
+        yield from (line for line in read_lines(descriptor, offset, chunk=_CHUNK) if line.ended or line.overlong)
     finally:
         os.close(descriptor)
 

@@ -13,10 +13,12 @@ from typing import Final
 import msgspec
 
 from broker.audit.chain import Checkpoint, decode_checkpoint, opening_line, record_number, seal, split_line
+from broker.audit.lines import CHUNK, MAX_LINE
 from broker.audit.segments import Segment, finish_segment, open_segment, parse_segment
 
 TORN_DIRECTORY: Final = "torn"
-_TAIL_BYTES: Final = 128 * 1024  # twice the longest line
+_TAIL_BYTES: Final = 2 * MAX_LINE
+_MOST_TORN: Final = 64 * 1024 * 1024  # what follows the last line: after a loss of power file systems leave zeros there
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,27 +53,38 @@ def _locked(directory: int, segment: Segment) -> Iterator[int | None]:
 
 
 def _repair(directory: int, segment: Segment, descriptor: int, now: str) -> None:
-    whole, torn, size = _last_line(descriptor)
+    end, size = _end_of_lines(descriptor), os.fstat(descriptor).st_size
+    torn, whole = size - end, _last_line(descriptor, end)
     if torn:
-        _move_aside(directory, f"{segment.finished.name}.{size - len(torn)}", torn)
-        os.ftruncate(descriptor, size - len(torn))
-    closing = (
-        _closing_line(segment, whole, now, len(torn)) if whole else _missing_lines(directory, segment, now, len(torn))
-    )
+        _move_aside(directory, f"{segment.finished.name}.{end}", descriptor, end)
+        os.ftruncate(descriptor, end)
+    closing = _closing_line(segment, whole, now, torn) if whole else _missing_lines(directory, segment, now, torn)
     if closing:
         _append(descriptor, closing)
-    if whole or closing:
+    if end or closing:
         finish_segment(directory, segment)
     else:
         os.unlink(segment.name, dir_fd=directory)  # the writer died before it could begin
 
 
-def _last_line(descriptor: int) -> tuple[bytes, bytes, int]:
-    """Return the last whole line, what follows it without a line end, and the size of the file."""
-    size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    end = tail.rfind(b"\n") + 1
-    return tail[:end].rstrip(b"\n").rpartition(b"\n")[2], tail[end:], size
+def _end_of_lines(descriptor: int) -> int:
+    """Return where the last line ends, 0 where there is none. Raises `OSError` for more behind it than is moved."""
+    size = at = os.fstat(descriptor).st_size
+    while at:
+        begin = max(0, at - CHUNK)
+        found = os.pread(descriptor, at - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        if size - begin > _MOST_TORN:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        at = begin
+    return 0
+
+
+def _last_line(descriptor: int, end: int) -> bytes:
+    """Return the last line before `end`, where one ends."""
+    tail = os.pread(descriptor, min(end, _TAIL_BYTES), max(0, end - _TAIL_BYTES))
+    return tail.rstrip(b"\n").rpartition(b"\n")[2]
 
 
 def _closing_line(segment: Segment, last: bytes, now: str, torn: int) -> bytes:
@@ -93,7 +106,7 @@ def _missing_lines(directory: int, segment: Segment, now: str, torn: int) -> byt
     except FileNotFoundError:
         return b""
     try:
-        place = _read_place(_last_line(descriptor)[0])
+        place = _read_place(_last_line(descriptor, _end_of_lines(descriptor)))
     finally:
         os.close(descriptor)
     if place is None or place.event != "rotated":
@@ -147,7 +160,8 @@ def _append(descriptor: int, line: bytes) -> None:
         raise
 
 
-def _move_aside(directory: int, name: str, torn: bytes) -> None:
+def _move_aside(directory: int, name: str, descriptor: int, offset: int) -> None:
+    """Copy what stands in the file from `offset` on into one of its own."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(TORN_DIRECTORY, 0o700, dir_fd=directory)
     aside = os.open(TORN_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
@@ -155,8 +169,10 @@ def _move_aside(directory: int, name: str, torn: bytes) -> None:
         flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(name, flags, 0o600, dir_fd=aside)
         try:
-            if os.write(file, torn) != len(torn):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while torn := os.pread(descriptor, CHUNK, offset):
+                if os.write(file, torn) != len(torn):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                offset += len(torn)
             os.fsync(file)
         finally:
             os.close(file)

@@ -8,16 +8,15 @@ a whole (or a live one cut at its end) is found by comparing with heads that wer
 Pure: lines come in as bytes, signatures are checked by a function that is passed in.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
 from broker.audit.chain import GENESIS, Checkpoint, decode_checkpoint, link, record_number, signed_message, split_line
-
-_MAX_LINE: Final = 64 * 1024
+from broker.audit.gaps import Gaps
+from broker.audit.lines import MAX_LINE
 
 CheckSignature = Callable[[str, bytes, bytes], bool]
 """(key id, message, signature) → whether a trusted key of that id made it."""
@@ -89,7 +88,7 @@ class LogVerifier:
     _expected_segment: int = 1
     _last_event: str = ""
     _misplaced: bool = False
-    _missing: dict[int, tuple[str, int]] = field(default_factory=dict)
+    _missing: Gaps = field(default_factory=Gaps)
     _seen_heads: set[int] = field(default_factory=set)
 
     def start_file(self, name: str, segment: int) -> None:
@@ -107,7 +106,7 @@ class LogVerifier:
     def feed(self, line: bytes) -> None:
         """Check one line, without its newline."""
         self._line += 1
-        parts = split_line(line) if len(line) <= _MAX_LINE else None
+        parts = split_line(line) if len(line) <= MAX_LINE else None
         head = _read_head(line) if parts else None
         if parts is None or head is None:
             self._find(self._line, Fault.MALFORMED, "not a line of this log's format")
@@ -138,8 +137,7 @@ class LogVerifier:
 
     def finish(self) -> list[Finding]:
         """Return all findings, in the order of the files."""
-        gone = sorted(self._missing.items())
-        for first, last, (file, line) in _runs(gone):
+        for first, last, (file, line) in self._missing.runs():
             count = last - first + 1
             what = f"{count} record{'s' if count > 1 else ''} missing: {self.log}-{first}"
             self._add(file, line, Fault.REMOVED, what + (f" to {self.log}-{last}" if count > 1 else ""))
@@ -183,9 +181,8 @@ class LogVerifier:
             if not linked and self.head:
                 self._find(self._line, Fault.CHANGED, "this line or the one before it was changed")
         elif number > expected:
-            self._missing.update(dict.fromkeys(range(expected, min(number, expected + 100_000)), self._here()))
-        elif number in self._missing:
-            del self._missing[number]
+            self._missing.add(expected, number - 1, self._here())
+        elif self._missing.fill(number):
             self._find(self._line, Fault.REORDERED, f"{head.id} is out of order")
             return False
         else:
@@ -244,12 +241,3 @@ def _try_checkpoint(line: bytes) -> Checkpoint | None:
         return decode_checkpoint(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-
-
-def _runs(gone: list[tuple[int, tuple[str, int]]]) -> Iterator[tuple[int, int, tuple[str, int]]]:
-    """Join consecutive missing numbers that were noticed at the same line."""
-    start = 0
-    for at in range(1, len(gone) + 1):
-        if at == len(gone) or gone[at][0] != gone[at - 1][0] + 1 or gone[at][1] != gone[start][1]:
-            yield gone[start][0], gone[at - 1][0], gone[start][1]
-            start = at

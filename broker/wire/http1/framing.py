@@ -46,9 +46,7 @@ def _tiny_chunks(sizes: Iterable[int]) -> bytes:
 
 _TINY_CHUNKS = re.compile(rb"(?s:" + _tiny_chunks(range(1, _TINY + 1)) + rb")++")
 # With zeros before the size, of 16 digits at most.
-_PADDED = (
-    rb"(?s:0{0,15}+(" + _tiny_chunks(range(1, 16)) + rb")|0{0,14}+(" + _tiny_chunks(range(16, _TINY + 1)) + rb"))"
-)
+_PADDED = rb"(?s:0{0,15}+(" + _tiny_chunks(range(1, 16)) + rb")|0{0,14}+(" + _tiny_chunks(range(16, _TINY + 1)) + rb"))"
 _PADDED_CHUNK = re.compile(_PADDED)
 _PADDED_CHUNKS = re.compile(_PADDED + rb"++")
 _LINE_END = re.compile(rb"\r\n")

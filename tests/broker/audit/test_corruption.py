@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.audit.chain import seal, split_line
-from broker.audit.verifier import Position
+from broker.audit.verifier import Fault, Position
 from tests.broker.audit.logs import files, verify, write_log
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases" / "audit_corruption.toml").read_text())["case"]
@@ -170,6 +171,27 @@ def test_any_edit_of_a_signed_log_is_found(signed_log: Path, data: st.DataObject
         assert verify(directory).ok == (edited == content)
     finally:
         file.write_bytes(content)
+
+
+def test_lines_that_leave_out_very_many_numbers_are_told_in_bounded_memory(directory: Path) -> None:
+    log = write_log(directory, 3)
+    file = files(directory)[0]
+    kept = file.read_bytes().splitlines(keepends=True)
+    forged = [kept[1].replace(b'-1"', b'-%d"' % (number * 1_000_000)) for number in range(1, 2000)]
+    back = kept[1].replace(b'-1"', b'-1500000"')
+    file.write_bytes(b"".join([*kept[:3], *forged, back, *kept[3:]]))
+    tracemalloc.start()
+    try:
+        findings = verify(directory).findings
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    gaps = [finding for finding in findings if finding.fault is Fault.REMOVED]
+    assert [finding.detail for finding in gaps[:3]] == [
+        f"999995 records missing: {log}-5 to {log}-999999",
+        f"499999 records missing: {log}-1000001 to {log}-1499999",
+        f"499999 records missing: {log}-1500001 to {log}-1999999",
+    ]
 
 
 def test_a_log_forged_with_another_key_is_found(directory: Path, tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def finished(file: Path) -> list[bytes]:
     return file.with_name(file.name.replace(".open", "")).read_bytes().splitlines()
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"id":"', bytes(100), b"x" * 50_000, b'{"a":"\xff'], ids=range(5))
+@pytest.mark.parametrize(
+    "torn", [b"{", b'{"id":"', bytes(100), b"x" * 50_000, b'{"a":"\xff', bytes(200_000), b"x" * 3_000_000], ids=range(7)
+)
 def test_a_torn_line_is_moved_aside_and_the_chain_closed(directory: Path, torn: bytes) -> None:
     file = abandoned(directory)
     with file.open("ab") as end:
@@ -100,6 +102,16 @@ def test_a_torn_line_is_moved_aside_and_the_chain_closed(directory: Path, torn: 
     closing = json.loads(finished(file)[-1])
     assert (closing["event"], closing["id"].endswith("-4")) == ("recovered", True)
     assert f"torn line of {len(torn)} bytes" in closing["detail"]
+
+
+def test_a_log_with_more_behind_its_end_than_can_be_moved_is_left_alone(directory: Path) -> None:
+    """A hole of a terabyte, say: its records stay where they are."""
+    file = abandoned(directory)
+    before = file.read_bytes()
+    os.truncate(file, 1 << 40)
+    write_log(directory, 1)
+    with file.open("rb") as left:
+        assert left.read(len(before)) == before
 
 
 def test_half_of_the_last_line_is_repaired(directory: Path) -> None:

@@ -132,7 +132,9 @@ def test_csv_can_be_read_back() -> None:
     assert rows[0]["bytes_down"] == "2000"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\n=1", "\uff1d1+1", "\uff0b1", "\uff0d1", "\uff20SUM(A1)"]
+)
 def test_csv_is_no_formula(text: str) -> None:
     rows = list(csv.DictReader(io.StringIO("".join(as_csv([entry(detail=text)])), newline="")))
     assert rows[0]["detail"] == f"'{text}"

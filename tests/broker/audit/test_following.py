@@ -63,6 +63,19 @@ def test_follow_ends_when_told(log: AuditLog, descriptor: int) -> None:
     assert len(list(follower.follow(wait))) == 2
 
 
+def test_what_comes_after_an_endless_line_is_given(descriptor: int, directory: Path) -> None:
+    name = write_log(directory, 3)
+    file = next(file for file in files(directory) if name in file.name)
+    follower = Follower(descriptor)
+    records = file.read_bytes()
+    with file.open("ab") as end:
+        end.truncate(len(records) + 5_000_000)
+        end.seek(0, os.SEEK_END)
+        assert not follower.poll()
+        end.write(b"\n" + records)
+    assert len(follower.poll()) == len(records.splitlines())
+
+
 def test_noise_is_passed_over(descriptor: int, directory: Path) -> None:
     follower = Follower(descriptor)
     (directory / "20300101T000000Z-aaaaaaaaaaaa-000001.jsonl").write_bytes(b"noise\n{}\n")

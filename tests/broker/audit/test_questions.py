@@ -3,6 +3,7 @@ import os
 import random
 import sqlite3
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -437,6 +438,27 @@ def test_damaged_lines_do_not_stop_the_index(corpus: Path) -> None:
     file.write_bytes(b"\n".join([*bad, big]) + b"\n" + file.read_bytes())
     with index_of(corpus) as index:
         assert found(index) == ["6", "5", "4", "3", "2", "1"]
+
+
+def test_endless_lines_do_not_stop_the_index(directory: Path) -> None:
+    """A hole in a file is one line of zeros: it is passed over in bounded memory, and what follows is taken in."""
+    write_log(directory, 5)
+    file = files(directory)[0]
+    whole = file.read_bytes()
+    hole = 300 * 1024 * 1024
+    with file.open("r+b") as log:
+        log.truncate(len(whole) + hole)
+        log.seek(0, os.SEEK_END)
+        log.write(b"\n" + whole.replace(b"call-", b"later-"))
+        log.truncate(log.tell() + hole)
+    tracemalloc.start()
+    try:
+        with index_of(directory) as index:
+            assert found(index, call="later-5") == ["5"]
+            assert index.refresh() == 0
+        assert tracemalloc.get_traced_memory()[1] < hole // 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_two_indexers_at_once_take_each_record_once(corpus: Path) -> None:
