@@ -45,10 +45,10 @@ def _tiny_chunks(sizes: Iterable[int]) -> bytes:
 
 
 _TINY_CHUNKS = re.compile(rb"(?s:" + _tiny_chunks(range(1, _TINY + 1)) + rb")++")
-# With zeros before the size, of 16 digits at most.
-_PADDED = rb"(?s:0{0,15}+(" + _tiny_chunks(range(1, 16)) + rb")|0{0,14}+(" + _tiny_chunks(range(16, _TINY + 1)) + rb"))"
-_PADDED_CHUNK = re.compile(_PADDED)
-_PADDED_CHUNKS = re.compile(_PADDED + rb"++")
+# With zeros before the size: 16 digits at most. No group inside of what is repeated: the matcher of `re` loses it.
+_ONE_DIGIT, _TWO_DIGITS = _tiny_chunks(range(1, 16)), _tiny_chunks(range(16, _TINY + 1))
+_PADDED_CHUNK = re.compile(rb"(?s:0{0,15}+(" + _ONE_DIGIT + rb")|0{0,14}+(" + _TWO_DIGITS + rb"))")
+_PADDED_CHUNKS = re.compile(rb"(?s:0{0,15}+(?:" + _ONE_DIGIT + rb")|0{0,14}+(?:" + _TWO_DIGITS + rb"))++")
 _LINE_END = re.compile(rb"\r\n")
 _MAX_SIZE = 1 << 63
 _EXTENSION_WORK = 64  # what a line with extensions counts for beside their length
@@ -163,20 +163,15 @@ class ChunkedReader:
                         self._at = _At.DATA_END
                 case _At.SIZE if not self._held and (end := self._skim(data, position)):
                     position = end
-                case _At.SIZE if not self._held and (run := _PADDED_CHUNKS.match(data, position)):
-                    if sent < position and not self._dechunk:
-                        pieces.append(data[sent:position])
-                    pieces.append(_bare_data(run[0]) if self._dechunk else _PADDED_CHUNK.sub(rb"\1\2", run[0]))
-                    sent = position = run.end()
                 case _At.DATA_END if not self._held and _LINE_END.match(data, position):
                     self._at = _At.SIZE
                     position += 2
                 case _:
                     if sent < position and not self._dechunk:
                         pieces.append(data[sent:position])
-                    canonical, position = self._read_slowly(data, position)
-                    if canonical and not self._dechunk:
-                        pieces.append(canonical)
+                    written, position = self._read_slowly(data, position)
+                    if written:
+                        pieces.append(written)
                     sent = position
         if sent < position and not self._dechunk:
             pieces.append(data[sent:position])
@@ -204,18 +199,21 @@ class ChunkedReader:
         self._at = _At.DATA if size else _At.TRAILER
 
     def _read_slowly(self, data: memoryview, position: int) -> tuple[bytes, int]:
-        """Read what is split over feeds or not canonical: its canonical form, if complete, and the new position."""
+        """Read what is split over feeds or not canonical: what is sent for it, if complete, and the new position."""
         match self._at:
+            case _At.SIZE if not self._held and (run := _PADDED_CHUNKS.match(data, position)):
+                return _bare_data(run[0]) if self._dechunk else _PADDED_CHUNK.sub(rb"\1\2", run[0]), run.end()
             case _At.SIZE:
-                return self._read_size(data, position)
+                framing, position = self._read_size(data, position)
             case _At.DATA_END:
-                return self._read_line_end(data, position)
+                framing, position = self._read_line_end(data, position)
             case _At.TRAILER:
-                return self._read_trailer(data, position)
+                framing, position = self._read_trailer(data, position)
             case _At.DATA | _At.DONE:
                 raise AssertionError("handled by feed")
             case never:
                 assert_never(never)
+        return b"" if self._dechunk else framing, position
 
     def _window(self, data: memoryview, position: int, limit: int) -> bytes:
         return self._held + bytes(data[position : position + limit - len(self._held)])
