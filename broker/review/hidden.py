@@ -66,8 +66,12 @@ def judge_hidden(asked: Asked, policy: Policy) -> Judged:
     blank = structs.replace(
         facts, path=_NO_PATH if hides_path else facts.path, query=_NO_QUERY if hides_query else facts.query
     )
-    rules = (*policy.allow.candidates(opening), *policy.deny.candidates(opening))
+    # The index narrows the rules by a path that is known, where very many stand at one host.
+    found_by = opening if hides_path else facts
+    rules = (*policy.allow.candidates(found_by), *policy.deny.candidates(found_by))
     doubts = [(rule, _path(rule, asked, known, hides_path), _query(rule, asked, hides_query)) for rule in rules]
+    if all(path is None and query is None for _, path, query in doubts):
+        return Judged(verdict := judge(facts, policy), verdict)
     favoured, against, worst = [
         decide(blank, replace(policy, rules=tuple(_resolved(doubts, sure))), None, 0.0)
         for sure in (_FOR, _AGAINST, _AMBIGUOUS)
