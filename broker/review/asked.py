@@ -25,7 +25,8 @@ _ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
 SWITCHED: Final = 101
-_WOULD_BE_WEBSOCKET: Final = f"would be denied: {Reason.WEBSOCKET_NOT_ALLOWED}:"
+_CONNECT, _WEBSOCKET = Plane.CONNECT.value, Reason.WEBSOCKET_NOT_ALLOWED.value
+_WOULD_BE_WEBSOCKET: Final = f"would be denied: {_WEBSOCKET}:"
 # `broker.gateway.requests`: the host of the request is not the one that the connection was opened for.
 _TWO_HOSTS: Final = "HTTP without TLS on port "
 
@@ -45,7 +46,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def read_asked(entry: Entry) -> Asked | None:
     """What a decision or close record was about; `None` where it names no destination that a rule could."""
-    scheme = "https" if entry.plane == Plane.CONNECT.value else _SCHEMES.get(entry.scheme)
+    scheme = "https" if entry.plane == _CONNECT else _SCHEMES.get(entry.scheme)
     authority = _authority(entry.authority)
     if scheme is None or authority is None or entry.detail.startswith(_TWO_HOSTS):
         return None
@@ -74,7 +75,7 @@ def opening_of(facts: Facts) -> Facts:
 
 def _is_websocket(entry: Entry) -> bool:
     """As far as a record tells: by what was refused, or by what became of it (RFC 6455 §4.2.2)."""
-    if entry.status == SWITCHED or entry.reason == Reason.WEBSOCKET_NOT_ALLOWED.value:
+    if entry.status == SWITCHED or entry.reason == _WEBSOCKET:
         return True
     return entry.detail.startswith(_WOULD_BE_WEBSOCKET)
 

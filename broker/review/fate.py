@@ -43,6 +43,10 @@ _ENDED: Final = frozenset(
 )
 GUARDED: Final = frozenset({Reason.ADDRESS_REFUSED, Reason.SELF})
 _CACHED: Final = 4096
+_ALLOW, _DENY = Logged.ALLOW.value, Logged.DENY.value
+_DNS, _CONNECT = Plane.DNS.value, Plane.CONNECT.value
+_REASONS: Final = frozenset(reason.value for reason in Reason)
+_VERDICTS: Final = frozenset(verdict.value for verdict in Logged)
 
 UNKNOWN: Final = "its verdict or reason is of another version"
 BY_NAME: Final = "the name server has no policy"
@@ -86,10 +90,10 @@ class Fates:
 
     def of(self, entry: Entry) -> Fate:
         """Judge what a decision record, or the close record of it, was about."""
-        if entry.plane == Plane.DNS.value:
+        if entry.plane == _DNS:
             return Untold(BY_NAME)
         refusal = read_refusal(entry)
-        allowed = entry.verdict in {Logged.ALLOW.value, ""}
+        allowed = entry.verdict in {_ALLOW, ""}
         by_grant = refusal is not None and refusal.by_grant
         why = "" if allowed or by_grant else _beside(entry)
         if why and why != BY_GUARD:
@@ -101,7 +105,7 @@ class Fates:
         if found is None:
             return Untold(HIDDEN)
         judged, told = found
-        if told.verdict == Logged.DENY.value:
+        if told.verdict == _DENY:
             mute = asked.facts.scheme == "tcp" and told.reason == Reason.UNKNOWN_PROTOCOL.value
             return told._replace(reason=entry.reason) if mute else told
         if why:
@@ -109,7 +113,7 @@ class Fates:
         if not asked.whole:
             return Untold(ONLY_COUNTED)
         if by_grant and self._policy.mode is Mode.ENFORCE and refusal is not None:
-            return Told(Logged.DENY.value, refusal.reason, "" if allowed else entry.rule)
+            return Told(_DENY, refusal.reason, "" if allowed else entry.rule)
         return self._unseen(entry, asked, judged, allowed=allowed) or self._reached(entry, judged.against, told)
 
     def _judged(self, asked: Asked, *, granted: bool) -> tuple[Judged, Told] | None:
@@ -118,7 +122,7 @@ class Fates:
             return None
         first, second = judged.favoured, judged.against
         return judged, Told(
-            Logged.DENY.value if isinstance(second, Denied) else Logged.ALLOW.value,
+            _DENY if isinstance(second, Denied) else _ALLOW,
             second.reason.value if first.reason is second.reason else "",
             _rule(second) if _rule(first) == _rule(second) else "",
             judged.assumed,
@@ -128,7 +132,7 @@ class Fates:
         """Why an allow by the policy is not the last word: requests that nobody saw, a grant that nobody asked."""
         verdict = judged.against
         spliced = isinstance(verdict, Allowed) and verdict.rule.tls is TlsMode.SPLICE
-        only_opened = asked.facts.stage is Stage.CONNECTION and entry.plane != Plane.CONNECT.value
+        only_opened = asked.facts.stage is Stage.CONNECTION and entry.plane != _CONNECT
         if only_opened and not spliced:
             return Untold(UNSEEN)
         if not entry.grant or self._policy.mode is Mode.OBSERVE:
@@ -145,7 +149,7 @@ class Fates:
         try:
             judge_answers((address,), opened=verdict.addresses)
         except Refusal as refusal:
-            return Told(Logged.DENY.value, refusal.reason.value, verdict.rule.name)
+            return Told(_DENY, refusal.reason.value, verdict.rule.name)
         return told
 
 
@@ -158,13 +162,13 @@ def is_public(dialled: str) -> bool:
 def _beside(entry: Entry) -> str:
     """Why no policy judges a refusal or failure again, "" where one does."""
     reason = entry.reason
-    if reason not in Reason or entry.verdict not in Logged:
+    if reason not in _REASONS or entry.verdict not in _VERDICTS:
         return UNKNOWN
     if reason in _ENDED:
         return BY_BUDGET
     if reason in GUARDED:
         return BY_GUARD
-    return "" if reason in _JUDGED and entry.verdict == Logged.DENY.value else BEFORE_RULES
+    return "" if reason in _JUDGED and entry.verdict == _DENY else BEFORE_RULES
 
 
 def _rule(verdict: Verdict) -> str:

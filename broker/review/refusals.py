@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from broker.audit.escaping import escape
 from broker.audit.records import Entry, Kind, Plane, Verdict
 from broker.policy.addresses import AddressClass, Opening, classify_address, parse_address
 from broker.policy.decide import OBSERVER
@@ -23,6 +24,9 @@ _WOULD: Final = re.compile(r"would be denied: ([a-z_]{1,40}): (.*)", re.DOTALL)
 _BY_GRANT: Final = re.compile(r"(?:no rule of|rule \S+ of) grant |grant \S+ (?:denies|allows) ")
 _UNCLEAR: Final = re.compile(r"rule \S+ of \S+(?: \S+)? cannot judge this (path|query)\b")
 _ADDRESS: Final = re.compile(r"(\S{1,64}) is ")
+_ALLOW, _DENY, _OBSERVED = Verdict.ALLOW.value, Verdict.DENY.value, Reason.OBSERVED.value
+_ID: Final = 64
+_REJECTED: Final = Reason.CLIENT_REJECTED_CA.value
 
 
 class Refusal(NamedTuple):
@@ -38,12 +42,12 @@ def read_refusal(entry: Entry) -> Refusal | None:
     reason, detail = entry.reason, entry.detail
     if entry.kind not in _KINDS:
         return None
-    if entry.verdict == Verdict.ALLOW.value:
-        would = _WOULD.match(detail) if reason == Reason.OBSERVED.value else None
+    if entry.verdict == _ALLOW:
+        would = _WOULD.match(detail) if reason == _OBSERVED else None
         if would is None:
             return None
         reason, detail = would[1], would[2]
-    elif entry.verdict != Verdict.DENY.value and reason != Reason.CLIENT_REJECTED_CA.value:
+    elif entry.verdict != _DENY and reason != _REJECTED:
         return None
     return Refusal(reason, detail, bool(entry.grant) and _BY_GRANT.match(detail) is not None)
 
@@ -68,7 +72,7 @@ class Refusals:
     def _take(self, entry: Entry, refusal: Refusal) -> None:
         count = entry.count or 1
         self.count += count
-        tally = Tally(count, (entry.id,), refusal.reason)
+        tally = Tally(count, (escape(entry.id, _ID),), refusal.reason)
         asked = read_asked(entry)
         apart = self._closed(entry, refusal, asked) or (asked and self._opened(entry, refusal, asked, tally))
         if apart:
@@ -101,7 +105,7 @@ class Refusals:
         if refusal.reason == Reason.ADDRESS_REFUSED.value and (apart := self._address(entry, refusal, asked)):
             return apart
         if asked.facts.stage is Stage.CONNECTION:
-            splice = entry.plane == Plane.SPLICE.value or refusal.reason == Reason.CLIENT_REJECTED_CA.value
+            splice = entry.plane == Plane.SPLICE.value or refusal.reason == _REJECTED
             taken = self.gathered.connection(asked, tally, splice=splice)
             return None if taken else (Aside.LEFT_OUT, closed.TOO_MANY)
         unclear = _UNCLEAR.match(refusal.detail)

@@ -25,6 +25,9 @@ MAX_OPEN: Final = 65_536
 """Decisions that are remembered until they close."""
 _TEXT: Final = 128
 _VARIOUS: Final = "(various)"
+_LATELY: Final = 4096
+_DECISION, _CLOSE, _OBSERVED = Kind.DECISION.value, Kind.CLOSE.value, Reason.OBSERVED.value
+_ALLOW, _DENY = Verdict.ALLOW.value, Verdict.DENY.value
 
 
 class Change(Enum):
@@ -85,6 +88,14 @@ def replay(entries: Iterable[Entry], policy: Policy) -> Replay:
     return Replay(policy=policy.version, groups=tuple(replaying.groups()))
 
 
+class _Before(NamedTuple):
+    """What the log says came out, as it says it."""
+
+    verdict: str
+    reason: str
+    rule: str
+
+
 class _Key(NamedTuple):
     change: Change
     before: Outcome
@@ -98,7 +109,7 @@ class _Open(NamedTuple):
     """A decision that may still move."""
 
     tally: Tally
-    before: Outcome
+    before: _Before
     detail: str  # of what was only observed
 
 
@@ -106,27 +117,26 @@ class _Replaying:
     def __init__(self, policy: Policy) -> None:
         self._fates = Fates(policy)
         self._tallies: Tallies[_Key] = Tallies(MOST)
+        self._known: dict[tuple[_Before, str, Fate], Tally] = {}
         self._open: dict[str, _Open] = {}
 
     def take(self, entry: Entry) -> None:
         """Count a decision, or move it to what its close record makes of it."""
-        if entry.kind == Kind.DECISION.value and entry.verdict:
-            before = Outcome(verdict=entry.verdict, reason=entry.reason, rule=entry.rule)
-            opened = self._count(entry, before, entry.id)
-            if entry.verdict == Verdict.ALLOW.value:
+        if entry.kind == _DECISION and entry.verdict:
+            opened = self._count(entry, _Before(entry.verdict, entry.reason, entry.rule), entry.id)
+            if entry.verdict == _ALLOW:
                 self._remember(entry.id, opened)
-        elif entry.kind == Kind.CLOSE.value:
+        elif entry.kind == _CLOSE:
             self._close(entry)
 
     def _close(self, entry: Entry) -> None:
         opened = self._open.pop(entry.ref, None)
-        if entry.verdict == Verdict.DENY.value:
+        if entry.verdict == _DENY:
             if entry.reason not in GUARDED:
                 return  # of something that goes on after the decision: a body, a budget
             if opened is not None:
                 opened.tally.leave(1, entry.ref)
-            before = Outcome(verdict=entry.verdict, reason=entry.reason, rule=entry.rule)
-            self._count(entry, before, entry.ref or entry.id)
+            self._count(entry, _Before(entry.verdict, entry.reason, entry.rule), entry.ref or entry.id)
         elif opened is not None and (entry.status == SWITCHED or not is_public(entry.dialled)):
             opened.tally.leave(1, entry.ref)
             was = opened.before
@@ -138,11 +148,23 @@ class _Replaying:
             del self._open[next(iter(self._open))]
         self._open[identity] = opened
 
-    def _count(self, entry: Entry, before: Outcome, example: str) -> _Open:
-        key = _key(entry, before, self._fates.of(entry))
-        tally = self._tallies.known(key) or self._tallies.at(key, *_wider(key))
-        tally.add(entry.count or 1, escape(example, _TEXT))
-        return _Open(tally, before, entry.detail if entry.reason == Reason.OBSERVED.value else "")
+    def _count(self, entry: Entry, before: _Before, example: str) -> _Open:
+        fate = self._fates.of(entry)
+        where = entry.authority or entry.wanted
+        tally = self._known.get((before, where, fate))
+        if tally is None:
+            tally = self._find(before, where, fate)
+        tally.add(entry.count or 1, example)
+        return _Open(tally, before, entry.detail if entry.reason == _OBSERVED else "")
+
+    def _find(self, before: _Before, where: str, fate: Fate) -> Tally:
+        """The tally of such decisions; what was looked for lately is found at once."""
+        key = _key(before, where, fate)
+        tally = self._tallies.at(key, *_wider(key))
+        if len(self._known) >= _LATELY:
+            self._known.clear()
+        self._known[before, where, fate] = tally
+        return tally
 
     def groups(self) -> Iterable[Group]:
         """In the order of `Change`, the largest first."""
@@ -150,29 +172,30 @@ class _Replaying:
         for change in Change:
             for key, tally in found:
                 if key.change is change:
-                    yield Group(**key._asdict(), count=tally.count, examples=tally.examples)
+                    examples = tuple(escape(one, _TEXT) for one in tally.examples)
+                    yield Group(**key._asdict(), count=tally.count, examples=examples)
 
 
-def _key(entry: Entry, before: Outcome, fate: Fate) -> _Key:
+def _key(before: _Before, where: str, fate: Fate) -> _Key:
     """Texts of a record may be anything; what is unchanged is not told by destination."""
     shown = Outcome(
         verdict=before.verdict if before.verdict in Verdict else _VARIOUS,
         reason=escape(before.reason, _TEXT),
         rule=escape(before.rule, _TEXT),
     )
-    where = escape(entry.authority or entry.wanted, _TEXT)
+    where = escape(where, _TEXT)
     match fate:
         case Untold(why=why):
             return _Key(Change.UNTOLD, shown, None, where, why, assumed=False)
         case Told():
             after = Outcome(verdict=fate.verdict, reason=fate.reason, rule=fate.rule)
-            change = _change(before, after)
+            change = _change(shown, after)
             return _Key(change, shown, after, "" if change is Change.UNCHANGED else where, "", fate.assumed)
 
 
 def _change(before: Outcome, after: Outcome) -> Change:
     if before.verdict != after.verdict:
-        return Change.NOW_ALLOWED if after.verdict == Verdict.ALLOW.value else Change.NOW_DENIED
+        return Change.NOW_ALLOWED if after.verdict == _ALLOW else Change.NOW_DENIED
     # A reason or rule that a doubt leaves open says nothing of a change.
     same = after.reason in {"", before.reason} and after.rule in {"", before.rule}
     return Change.UNCHANGED if same else Change.OTHERWISE

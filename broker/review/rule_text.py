@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.audit.escaping import escape
+from broker.audit.escaping import clip, escape
 from broker.policy.rule import Rule, TlsMode
 
 WIDTH: Final = 116
@@ -42,7 +42,7 @@ def _requests(rule: Rule) -> Iterator[str]:
 
 def comment(text: str, indent: str = "") -> str:
     """One comment line, whatever the text is. Ends with a newline."""
-    shown = escape(text, _COMMENT) if not text.isprintable() else text
+    shown = clip(text, _COMMENT) if text.isprintable() else escape(text, _COMMENT)
     return f"# {indent}{shown}".rstrip() + "\n"
 
 

@@ -40,10 +40,6 @@ class Tallies[Key: Hashable]:
         self._most = most
         self._tallies: dict[Key, Tally] = {}
 
-    def known(self, key: Key) -> Tally | None:
-        """The tally of a key, if there is one."""
-        return self._tallies.get(key)
-
     def at(self, key: Key, *wider: Key) -> Tally:
         """The tally of a key, or of the first wider one that there is or is room for; the last always finds it."""
         for one in (key, *wider[:-1]):

@@ -20,9 +20,38 @@ HOSTS = (
 PORTS = (443, 80, 8443)
 METHODS = ("GET", "HEAD", "POST", "DELETE", "REPORT")
 TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ"
-SEGMENTS = ("a", "b", "v1", "admin", "x.whl", "%C3%A9", "a*b", "*", "**", "token", TOKEN, f"x{TOKEN}", "$", "a$")
+SEGMENTS = (
+    "a",
+    "b",
+    "v1",
+    "admin",
+    "Admin.",
+    "x.whl",
+    "%C3%A9",
+    "a*b",
+    "*",
+    "**",
+    "token",
+    TOKEN,
+    f"x{TOKEN}",
+    "$",
+    "a$",
+)
 QUERIES = (None, "", "q=1", "q=", "q=1&page=2", "flag", f"{TOKEN}=1", "a=1;b=2", "?=1", "page=2")
-PATTERNS = ("/**", "/a", "/a/**", "/*/b", "/v1/*", "/**/x.whl", "/a*b", "/token/*", "/admin", "/", f"/{TOKEN}")
+PATTERNS = (
+    "/**",
+    "/a",
+    "/a/**",
+    "/*/b",
+    "/v1/*",
+    "/**/x.whl",
+    "/a*b",
+    "/token/*",
+    "/admin",
+    "/admin/**",
+    "/",
+    f"/{TOKEN}",
+)
 ENTRIES = ("q=*", "q=1", "page=*", "flag", f"{TOKEN}=*", "q=")
 
 PATHS = st.lists(st.sampled_from(SEGMENTS), max_size=4).map(lambda parts: "/" + "/".join(parts))

@@ -26,6 +26,7 @@ NOTHING = policy_of("")
 ALL = policy_of(rule())
 SPLICED = policy_of(rule("s", 'tls = "splice"'))
 DENIED = policy_of(rule("q") + rule("d", 'paths = ["/v1/x"]', action="deny"))
+BELOW = policy_of(rule() + rule("d", 'paths = ["/v1/x/*"]', action="deny"))
 LONG = f"{API}/{'long' * 400}"
 TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ"
 
@@ -70,6 +71,10 @@ def brief(one: Group) -> str:
         (f"{API}?q=1", ALL, policy_of(rule("q", 'query = "none"')), "NOW_DENIED: deny query_not_allowed q"),
         (f"{API}?q=1", ALL, policy_of(rule("q", 'query = ["q=1"]')), f"UNTOLD: {fate.HIDDEN}"),
         (f"{API}?flag", ALL, policy_of(rule("q", 'query = ["flag"]')), f"UNTOLD: {fate.HIDDEN}"),
+        (f"{API}/x*", ALL, DENIED, f"UNTOLD: {fate.HIDDEN}"),  # `x...`, say, which some servers take for `x`
+        (f"{API}/x./{TOKEN}", ALL, BELOW, f"UNTOLD: {fate.HIDDEN}"),
+        (f"{API}/y./{TOKEN}", ALL, BELOW, "UNCHANGED: allow rule_allow p"),
+        (f"{API}/X/{TOKEN}", ALL, BELOW, "NOW_DENIED: deny rule_deny d"),
         (LONG, ALL, policy_of(rule("q", 'paths = ["/v1/x"]')), f"UNTOLD: {fate.HIDDEN}"),
         (LONG, ALL, policy_of(rule("q", 'paths = ["/v2/**"]')), "NOW_DENIED: deny path_not_allowed q"),
         (LONG, ALL, policy_of(rule("q", 'paths = ["/v1/**"]')), "OTHERWISE: allow rule_allow q"),
