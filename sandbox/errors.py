@@ -1,6 +1,10 @@
-"""Why a launch was refused: a stable code and one sentence with the cause and the cure."""
+"""Why a launch was refused: a stable code and one sentence with the cause and the cure; or what ended it early."""
 
+import signal
 from enum import StrEnum
+from typing import Final
+
+BY_SIGNAL: Final = 128  # and the signal's number: the exit code that says so
 
 
 class Code(StrEnum):
@@ -38,3 +42,11 @@ class LaunchError(Exception):
         self.code = code
         self.cause = cause
         self.cure = cure
+
+
+class Interrupted(Exception):  # noqa: N818  not an error: somebody wanted it
+    """A signal that ends the run came before the command was started. `code` is the exit code that says so."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name} before the command was started")
+        self.code = BY_SIGNAL + number

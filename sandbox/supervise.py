@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from netns import kernel
+from sandbox.errors import BY_SIGNAL, Interrupted
 from sandbox.launch import Launched
 
 FORWARDED = frozenset(
@@ -25,15 +26,7 @@ GRACE = 0.5  # seconds between the polite and the final signal of a timeout; and
 LONGEST_WAIT = 86_400_000.0  # milliseconds; poll(2) takes 24 days at most
 CHUNK = 16384  # bytes of a file below /proc that are read at once
 LOOK_AGAIN = 5.0  # milliseconds: nothing tells us when the command has been forked
-TIMED_OUT, FAILED, BY_SIGNAL = 124, 125, 128
-
-
-class Interrupted(Exception):  # noqa: N818  not an error: somebody wanted it
-    """A signal that ends the run came before the command was started. `code` is the exit code that says so."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name} before the command was started")
-        self.code = BY_SIGNAL + number
+TIMED_OUT, FAILED = 124, 125
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

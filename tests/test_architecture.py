@@ -71,7 +71,7 @@ FORKS: Final = {
     "sandbox.doctor_probes": "each attempt in a child that ends with what it made",
     "sandbox.doctor_wholes": "a whole sandbox in a child that ends with it",
     "wicketgate.runner.start": "the gate and the runner",
-    "wicketgate.brokered": "the broker of a run without a daemon",
+    "wicketgate.broker_process": "the broker of a run without a daemon",
     "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",
     "wicketgate.fork_server": "the broker's workers, and the process that forks them",
 }

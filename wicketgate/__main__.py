@@ -40,9 +40,9 @@ def _run(words: list[str], typed: "dict[str, Any]") -> int:
 
 
 def _run_alone(typed: "dict[str, Any]") -> int:
-    from wicketgate.options import run_typed  # noqa: PLC0415  under the guard
+    from wicketgate.beginning import begin  # noqa: PLC0415  under the guard
 
-    return run_typed(**typed)
+    return begin(**typed)
 
 
 def _leave(code: int) -> None:

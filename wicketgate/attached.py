@@ -73,4 +73,4 @@ def connect(path: Path, grant: str) -> AttachedBroker:
         cure = "Start it with `wicketgate broker --config FILE`, or name its attach socket with --socket."
         raise LaunchError(Code.BROKER_GONE, cause, cure) from error
     connection.settimeout(None)
-    return AttachedBroker(0, connection, grant)
+    return AttachedBroker(0, connection, grant=grant)

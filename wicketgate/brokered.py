@@ -1,16 +1,12 @@
-"""A broker of one's own: a child process that has the network and no right over the sandbox's namespaces.
-
-It enters a user namespace beside the runner's, so that not even being the same user gives it a capability there, and
-drops all capabilities. It ends when its runner does.
-"""
+"""The side of a run that has a broker: start one's own, hear whether it understands, let it begin, attach, finish."""
 
 import contextlib
 import os
 import select
 import signal
 import socket
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,12 +23,12 @@ from broker.control.messages import (
     decode_from_broker,
     encode,
 )
-from broker.control.settings import Settings
-from netns import handoff, kernel
+from netns import handoff
 from sandbox.errors import Code, LaunchError
+from wicketgate.broker_process import Begin, Mistaken, Understood, decode_understood, encode_begin, fork_broker
 from wicketgate.identity import Identity
+from wicketgate.rules import Words
 from wicketgate.speech import say
-from wicketgate.start import settle_memory
 
 if TYPE_CHECKING:
     from netns.bridge import Bridge
@@ -45,10 +41,32 @@ _GONE = LaunchError(Code.BROKER_GONE, "The broker ended before it answered, or d
 
 
 class OwnBroker(msgspec.Struct):
-    """A started broker: its pid and the attach connection."""
+    """A started broker: its pid and the attach connection. `begun`: whether it was told to begin."""
 
     pid: int
     connection: socket.socket
+    begun: bool = False
+
+    def problem(self) -> str | None:
+        """Why what was typed means nothing, None where it does. Once, before `begin`. Raises LaunchError."""
+        answer = decode_understood(self._receive())
+        if isinstance(answer, Mistaken):
+            return answer.problem
+        if not isinstance(answer, Understood):
+            raise _failed("The broker cannot start", answer)
+        return None
+
+    def begin(self, identity: Identity, state: Path, certificates: tuple[bytes, ...]) -> None:
+        """Let it become `identity` and make itself ready. Raises LaunchError or OSError."""
+        begin = Begin(uid=identity.uid, gid=identity.gid, state=str(state), certificates=certificates)
+        content = os.memfd_create("wicketgate", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(content), "wb") as file:
+                file.write(encode_begin(begin))
+            self._send(b"begin", [content])
+        finally:
+            os.close(content)
+        self.begun = True
 
     def greeting(self) -> bytes:
         """Wait until the broker is ready; its CA certificates (PEM). Raises LaunchError."""
@@ -78,24 +96,34 @@ class OwnBroker(msgspec.Struct):
         return None
 
     def stop(self) -> None:
-        """Close the lease and wait for the process; it has nothing left to do."""
+        """Close the lease and wait for the process; it has nothing left to do. The second time nothing happens."""
         self.connection.close()
-        pidfd = os.pidfd_open(self.pid)
+        pid, self.pid = self.pid, 0
+        if not pid:
+            return
+        pidfd = os.pidfd_open(pid)
         try:
-            if not select.select([pidfd], [], [], PATIENCE)[0]:
-                os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            if not self.begun or not select.select([pidfd], [], [], PATIENCE)[0]:
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         finally:
             os.close(pidfd)
 
     def _ask(self, message: FromRunner, descriptors: list[int] | None = None) -> FromBroker:
-        try:
-            handoff.send(self.connection, encode(message), descriptors)
-        except OSError as error:
-            raise _GONE from error
+        self._send(encode(message), descriptors)
         return self._answer()
 
     def _answer(self) -> FromBroker:
+        decoded: FromBroker = decode_from_broker(self._receive())
+        return decoded
+
+    def _send(self, message: bytes, descriptors: list[int] | None) -> None:
+        try:
+            handoff.send(self.connection, message, descriptors)
+        except OSError as error:
+            raise _GONE from error
+
+    def _receive(self) -> bytes:
         try:
             if not select.select([self.connection], [], [], PATIENCE)[0]:
                 raise _GONE
@@ -104,8 +132,7 @@ class OwnBroker(msgspec.Struct):
             raise _GONE from error
         if not answer:
             raise _GONE
-        decoded: FromBroker = decode_from_broker(answer)
-        return decoded
+        return answer
 
 
 def broker_refused(answer: FromBroker) -> LaunchError:
@@ -121,66 +148,6 @@ def _detail(answer: FromBroker) -> str:
     return answer.detail if isinstance(answer, Rejected | Ended) else "it answered another question"
 
 
-def start_broker(identity: Identity, settings: Settings) -> OwnBroker:
-    """Fork the broker. It loads its modules before it drops to `identity`, who may not be able to read them."""
-    mine, theirs = handoff.pair()
-    parent = os.pidfd_open(os.getpid())
-    pid = os.fork()
-    if pid == 0:
-        mine.close()
-        _be_broker(theirs, identity, settings, parent)
-    theirs.close()
-    os.close(parent)
-    return OwnBroker(pid, mine)
-
-
-def _be_broker(connection: socket.socket, identity: Identity, settings: Settings, parent: int) -> NoReturn:
-    status = 1
-    try:
-        kernel.die_with_parent()  # and again below: a change of user clears it
-        os.setsid()  # the terminal's signals are for the payload
-        _detach(connection, parent)
-        from broker.gateway.serve import preload, serve_one  # noqa: PLC0415  in this process only, beside the runner's work
-
-        if not identity.is_current:
-            preload()
-        identity.become()
-        _enter_user_namespace()
-        kernel.drop_capabilities()
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        kernel.die_with_parent()
-        if select.select([parent], [], [], 0)[0]:
-            os._exit(1)
-        settle_memory()
-        serve_one(connection, settings)
-        status = 0
-    except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
-        _complain(connection, error)
-    os._exit(status)
-
-
-def _enter_user_namespace() -> None:
-    try:
-        kernel.enter_user_namespace()
-    except OSError as error:
-        text = f"the kernel refuses a user namespace ({kernel.explain_namespaces(error)})"
-        raise RuntimeError(text) from error
-
-
-def _complain(connection: socket.socket, error: BaseException) -> None:
-    """Tell the runner, who speaks for both; it reads this instead of the answer that it waits for."""
-    if os.environ.get("WICKETGATE_DEBUG") == "1":
-        sys.excepthook(type(error), error, error.__traceback__)  # needs no module that may be unreadable by now
-    detail = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error)
-    with contextlib.suppress(OSError, ValueError):
-        handoff.send(connection, encode(Rejected("broker_failed", detail or type(error).__name__)))
-
-
-def _detach(connection: socket.socket, parent: int) -> None:
-    """Keep the attach connection and standard error, nothing else of the runner's."""
-    kernel.keep_descriptors({2, connection.fileno(), parent})
-    for number in signal.valid_signals():
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def start_broker(words: Words) -> OwnBroker:
+    """Fork it, and let it load what it needs. It is told the rest by `begin`. Raises OSError."""
+    return OwnBroker(*fork_broker(words))

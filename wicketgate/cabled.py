@@ -5,23 +5,19 @@ import os
 from pathlib import Path
 
 from broker.audit.location import NoStateDirectory, default_state_dir
-from broker.control.settings import Settings
-from broker.policy.rules import Policy
 from sandbox.errors import Code, LaunchError
-from wicketgate.brokered import start_broker
+from wicketgate.brokered import OwnBroker
 from wicketgate.identity import Identity, prepare_state
 from wicketgate.start import Outcome, Start
 
 
-def run_with_cable(start: Start, policy: Policy) -> Outcome:
+def run_with_cable(start: Start, broker: OwnBroker) -> Outcome:
     """Run the command with a cable to a broker that lives as long as it. Raises LaunchError."""
-    request, identity = start.request, start.identity
-    state = state_directory(identity)
-    settings = Settings(policy=policy, state=state, certificates=request.certificates, fixed=request.fixed)
+    state = state_directory(start.identity)
     with contextlib.ExitStack() as undo:
-        broker = start_broker(identity, settings)
         undo.callback(broker.stop)
-        from sandbox.bridge import open_bridge  # noqa: PLC0415  loaded while the broker loads its own modules
+        broker.begin(start.identity, state, start.request.certificates)
+        from sandbox.bridge import open_bridge  # noqa: PLC0415  loaded while the broker makes itself ready
         from wicketgate import cable  # noqa: PLC0415
 
         rights = cable.trust(start, state, broker.greeting())

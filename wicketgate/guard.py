@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable
 
 from netns.kernel import lock_standard_descriptors
-from sandbox.errors import Code, LaunchError
-from sandbox.supervise import Interrupted
+from sandbox.errors import Code, Interrupted, LaunchError
 from wicketgate.speech import print_document, say
 from wicketgate.typed import REPEATED, SINGLE
 

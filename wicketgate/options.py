@@ -13,10 +13,8 @@ from wicketgate.speech import load_documents
 from wicketgate.start import load_capture
 
 if TYPE_CHECKING:  # loaded where something is allowed; a command without a network needs none of it
-    from broker.policy.addresses import Address
-    from broker.policy.authority import Authority
-    from broker.policy.rules import Policy
     from sandbox.workspace import Workspace
+    from wicketgate.brokered import OwnBroker
 
 MAX_CERTIFICATES = 4 << 20
 MAX_TIMEOUT = 366 * 24 * 3600  # seconds
@@ -36,8 +34,12 @@ def run_typed(  # noqa: PLR0913  one parameter an option
     timeout: float | None = None,
     runner: str | None = None,
     json: bool = False,
+    broker: "OwnBroker | None" = None,
 ) -> int:
-    """Run the command; the exit code. Raises UsageError, LaunchError or Interrupted: nothing of it was executed."""
+    """Run the command; the exit code. `broker`: the one that was told what is allowed, where something is.
+
+    Raises UsageError, LaunchError or Interrupted: nothing of it was executed.
+    """
     if grant is not None and (allow or policy or resolve or cacert or private):
         raise UsageError("With --grant the running broker's policy and configuration hold; name no others.")
     if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
@@ -53,15 +55,16 @@ def run_typed(  # noqa: PLR0913  one parameter an option
     if json:
         load_documents()
         load_capture()
-    rules = _policy(allow, None if policy is None else Path(policy), private)
-    if rules is None and (resolve or cacert):
+    _check_rules(allow=bool(allow), policy=policy is not None, private=bool(private))
+    if broker is None and (resolve or cacert):
         raise UsageError("--resolve and --cacert only mean something together with --allow or --policy.")
+    if broker is not None and (problem := broker.problem()) is not None:
+        raise UsageError(problem)
     request = Request(
         argv=command,
-        policy=rules,
+        broker=broker,
         grant=_grant(grant, socket),
         judged=_workspace(workspace),
-        fixed=_fixed(resolve),
         certificates=tuple(_certificates(Path(path)) for path in cacert),
         timeout=timeout,
         terminal=_terminal(),
@@ -90,48 +93,13 @@ def _grant_id(grant: str | None) -> str | None:
     return grant
 
 
-def _policy(allow: tuple[str, ...], file: Path | None, private: tuple[str, ...]) -> "Policy | None":
-    if not (allow or private or file):
-        return None
-    if allow and file is not None:
+def _check_rules(*, allow: bool, policy: bool, private: bool) -> None:
+    if allow and policy:
         raise UsageError("--allow and --policy exclude each other: put the rules into the file.")
-    if file is not None and private:
+    if policy and private:
         raise UsageError("--private goes with --allow; in a policy file it is the rule's `addresses`.")
     if private and not allow:
         raise UsageError("--private only means something together with --allow: it says where allowed names may lead.")
-    from broker.policy.problems import PolicyError  # noqa: PLC0415
-
-    try:
-        if file is not None:
-            from broker.policy.load import load_policy  # noqa: PLC0415  presets and TOML: 8 ms
-
-            return load_policy(file)
-        from broker.policy.allows import policy_from_allows  # noqa: PLC0415
-
-        return policy_from_allows(allow, private)
-    except PolicyError as error:
-        raise UsageError(str(error)) from error
-
-
-def _fixed(resolve: tuple[str, ...]) -> "dict[Authority, tuple[Address, ...]]":
-    if not resolve:
-        return {}
-    from broker.policy.addresses import parse_address  # noqa: PLC0415
-    from broker.policy.authority import parse_authority  # noqa: PLC0415
-    from broker.policy.reasons import Refusal  # noqa: PLC0415
-
-    fixed: dict[Authority, tuple[Address, ...]] = {}
-    for text in resolve:
-        found = re.fullmatch(r"([^:]+:[0-9]+):(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Fa-f:.]+))", text, re.ASCII)
-        address = parse_address(found[2] or found[3]) if found else None
-        if found is None or address is None:
-            raise UsageError(f"--resolve {text!r} is not HOST:PORT:ADDR, for example api.example.com:443:192.0.2.7.")
-        try:
-            authority = parse_authority(os.fsencode(found[1]), default_port=None)
-        except Refusal as refusal:
-            raise UsageError(f"--resolve {text!r}: {refusal.detail}.") from refusal
-        fixed[authority] = (*fixed.get(authority, ()), address)
-    return fixed
 
 
 def _workspace(path: str | None) -> "Workspace | None":

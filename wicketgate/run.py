@@ -33,14 +33,14 @@ def run(request: Request) -> Outcome:
         identity=identity,
         state=None if request.judged is None else workspace_state(identity),
     )
-    if request.policy is not None:
+    if request.broker is not None:
         from wicketgate import cabled  # noqa: PLC0415  a command without a network needs none of it
     elif request.grant is not None:
         from wicketgate import attached  # noqa: PLC0415
     block_signals()
     with KeptTerminal(), kept_flags():
-        if request.policy is not None:
-            return cabled.run_with_cable(start, request.policy)
+        if request.broker is not None:
+            return cabled.run_with_cable(start, request.broker)
         if request.grant is not None:
             grant, path = request.grant
             return attached.run_under_grant(start, path, grant)

@@ -4,7 +4,6 @@ After `Start.dropped` nothing may be imported: the serving user may not be able 
 """
 
 import contextlib
-import gc
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -21,29 +20,28 @@ from sandbox.spec import Authority as Rights
 from sandbox.spec import Call, SandboxSpec, Terminal
 from sandbox.supervise import Ending, check_interrupted, supervise
 from wicketgate.identity import Identity, lend_pipes, prepare_state
+from wicketgate.memory import settle_memory
 from wicketgate.speech import say
 
 if TYPE_CHECKING:  # a command without a network needs none of these, and they are most of the start's time
     from broker.control.messages import Finished
-    from broker.policy.addresses import Address
-    from broker.policy.authority import Authority
-    from broker.policy.rules import Policy
     from sandbox.protect import Keeper
     from sandbox.workspace import Workspace
+    from wicketgate.brokered import OwnBroker
     from wicketgate.output import Capture, Captured
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One `wicketgate run`. Without `policy` and `grant` it has no network.
+    """One `wicketgate run`. Without `broker` and `grant` it has no network.
 
-    `grant`: the id of a grant and the attach socket of the broker that issued it. `judged`: the workspace.
+    `broker`: its own, which knows what is allowed. `grant`: the id of a grant and the attach socket of the broker that
+    issued it. `judged`: the workspace.
     """
 
     argv: tuple[str, ...]
-    policy: "Policy | None" = None
+    broker: "OwnBroker | None" = None
     grant: tuple[str, Path] | None = None
     judged: "Workspace | None" = None
-    fixed: "Mapping[Authority, tuple[Address, ...]]" = msgspec.field(default_factory=dict)
     certificates: tuple[bytes, ...] = ()
     timeout: float | None = None
     terminal: Terminal = msgspec.field(default_factory=Terminal)
@@ -158,12 +156,6 @@ def _capture() -> "Capture":
     from wicketgate.output import Capture  # noqa: PLC0415  loaded by `load_capture`
 
     return Capture()
-
-
-def settle_memory() -> None:
-    """Take what is loaded for what stays, and look for garbage from here on (`wicketgate.__main__` stopped that)."""
-    gc.freeze()
-    gc.enable()
 
 
 def workspace_state(identity: Identity) -> Path:

@@ -1,10 +1,10 @@
-"""`wicketgate run`: what the command line's library says of it and reads; what it means is in `wicketgate.options`."""
+"""`wicketgate run`: what the command line's library says of it and reads. What it means: `wicketgate.options`."""
 
 from pathlib import Path
 
 import click
 
-from wicketgate.options import run_typed
+from wicketgate.beginning import begin
 
 
 @click.command(name="run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -51,7 +51,7 @@ def command(  # noqa: PLR0913, PLR0917  one parameter an option
     command: tuple[str, ...],
 ) -> int:
     """Run COMMAND in a sandbox that has no network, or one cable to what --allow names."""
-    return run_typed(
+    return begin(
         command=command,
         workspace=workspace,
         allow=allow,
