@@ -10,10 +10,11 @@ from typing import Any, Final, NoReturn
 
 from netns import kernel
 from netns.bridge import Bridge, build_bridge
-from sandbox.construct import Ground, build
+from sandbox.construct import build
 from sandbox.doctor_causes import Cause, Layer
 from sandbox.doctor_findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, State, failed, fine
 from sandbox.errors import LaunchError
+from sandbox.ground import Ground
 from sandbox.host import Host
 from sandbox.seccomp import no_sockets  # noqa: F401  loaded before a change of user may make it unreadable
 from sandbox.spec import Authority, Call, Network, SandboxSpec

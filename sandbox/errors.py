@@ -4,6 +4,7 @@ import signal
 from enum import StrEnum
 from typing import Final
 
+AGAIN: Final = "Start it again."  # the cure of what may pass
 BY_SIGNAL: Final = 128  # and the signal's number: the exit code that says so
 
 

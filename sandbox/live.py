@@ -17,10 +17,11 @@ from sandbox import census
 from sandbox.births import Entry
 from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
-from sandbox.construct import Built, Ground, build
+from sandbox.construct import Built, build
 from sandbox.entering import enter
 from sandbox.errors import Code, LaunchError
 from sandbox.forking import Spare
+from sandbox.ground import Ground
 from sandbox.host import find_command
 from sandbox.last_words import with_last_words
 from sandbox.lot import AFTER_A_START, MAX_AGE, Lot

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sandbox.construct import Ground
 from sandbox.errors import LaunchError
+from sandbox.ground import Ground
 from sandbox.limits import Limits
 from sandbox.parked import Parked, Shape, can_be_parked, park
 from sandbox.spec import Network

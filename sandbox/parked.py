@@ -19,8 +19,10 @@ from netns.bridge import Bridge
 from sandbox import construct
 from sandbox.bridge import open_bridge
 from sandbox.children import Child
-from sandbox.construct import Built, Ground
+from sandbox.construct import Built
 from sandbox.errors import Code, LaunchError
+from sandbox.ground import Ground
+from sandbox.held import HOLD_SECONDS, find_waiting, is_waiting
 from sandbox.limits import Limits
 from sandbox.output import readable
 from sandbox.plan import Bind, plan
@@ -97,7 +99,11 @@ class Parked:
     @property
     def is_alive(self) -> bool:
         """Whether its processes are there, and it was not released yet."""
-        return self.word >= 0 and not self.child.has_ended() and construct.is_waiting(self.built, self.waiting)
+        return (
+            self.word >= 0
+            and not self.child.has_ended()
+            and is_waiting(self.built.launched, self.built.init, self.waiting)
+        )
 
     def release(self, spec: SandboxSpec, ground: Ground, workspace: Workspace | None, streams: Streams | None) -> Built:
         """Let it become the sandbox of `spec`. Without `streams` the command reads and writes /dev/null.
@@ -176,14 +182,14 @@ async def park(shape: Shape, ground: Ground) -> Parked:
             os.close(hears)
         undo.callback(built.abandon)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(construct.HOLD_SECONDS):
+        async with asyncio.timeout(HOLD_SECONDS):
             if built.launched.mounting is not None:
                 await readable(built.launched.mounting.fileno(), loop.create_future())
                 built.launched.close_mounting()
             while not construct.is_parked(built, shape.limits):  # noqa: ASYNC110  bubblewrap tells nobody
                 await asyncio.sleep(POLL)
             built.begin()
-            while (waiting := construct.find_waiting(built)) is None:  # noqa: ASYNC110  nor is this told
+            while (waiting := find_waiting(built.launched, built.init)) is None:  # noqa: ASYNC110  nor is this told
                 await asyncio.sleep(POLL)
         shell = os.path.basename(os.readlink(f"/proc/{waiting}/exe"))  # noqa: PTH115, PTH119  no path of ours
         child = Child(built.launched.pid)

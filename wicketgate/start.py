@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from netns.kernel import enter_user_namespace, explain_namespaces
-from sandbox.construct import Ground, build, preload
+from sandbox.construct import build
 from sandbox.errors import Code, LaunchError
+from sandbox.ground import Ground
+from sandbox.guarding import preload
 from sandbox.host import Host
 from sandbox.spec import Authority as Rights
 from sandbox.spec import Call, SandboxSpec, Terminal

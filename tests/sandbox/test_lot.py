@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.construct import Ground
 from sandbox.errors import Code, LaunchError
+from sandbox.ground import Ground
 from sandbox.limits import Limits
 from sandbox.lot import SHAPES, Lot
 from sandbox.parked import Parked, Shape, shape_of, suits

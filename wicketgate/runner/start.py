@@ -42,8 +42,8 @@ from netns import joining, kernel, mounts
 from sandbox import cgroups
 from sandbox.cable import return_to
 from sandbox.children import Child
-from sandbox.construct import Ground, Namespaces
 from sandbox.errors import Code, LaunchError
+from sandbox.ground import Ground, Namespaces
 from sandbox.host import UNUSABLE, look_at_host
 from sandbox.jobs import Jobs
 from sandbox.live import Workshop
