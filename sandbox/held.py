@@ -43,7 +43,7 @@ def find_held(launched: Launched) -> int | None:
 
 
 def find_waiting(launched: Launched, init: int) -> int | None:
-    """Of a parked one, after its `begin`: the program that was begun, once the filter holds for it. Raises LaunchError."""
+    """The program of a parked one after its `begin`, once the filter holds for it; its pid. Raises LaunchError."""
     begun = children(init)
     if begun and _field(_status(begun[0]), "Seccomp") == "2":
         return begun[0]

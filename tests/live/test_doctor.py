@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.doctor_wholes import FILES_ONLY, INSIDE
+from sandbox.doctor.wholes import FILES_ONLY, INSIDE
 from tests.tree import ROOT
 
 pytestmark = pytest.mark.live

@@ -7,9 +7,9 @@ import click
 
 from broker.audit.location import NoStateDirectory, default_state_dir
 from sandbox import cgroups
-from sandbox.doctor import Report, Setting, document, examine, refuse
-from sandbox.doctor_findings import State
-from sandbox.doctor_wholes import INSIDE
+from sandbox.doctor.examination import Report, Setting, document, examine, refuse
+from sandbox.doctor.findings import State
+from sandbox.doctor.wholes import INSIDE
 from sandbox.errors import Code, LaunchError
 from sandbox.host import Host, look_at_host
 from wicketgate.identity import serving_identity

@@ -12,8 +12,8 @@ import click
 
 from broker.control.client import Broker, BrokerError
 from broker.control.places import NoRuntimeDirectory
-from sandbox.doctor_findings import State
-from sandbox.doctor_surroundings import check_broker
+from sandbox.doctor.findings import State
+from sandbox.doctor.surroundings import check_broker
 from wicketgate.runner.client import Authority, Call, Runner, RunnerError
 from wicketgate.speech import print_document, say
 

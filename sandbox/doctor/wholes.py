@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn
 from netns import kernel
 from netns.bridge import Bridge, build_bridge
 from sandbox.construct import build
-from sandbox.doctor_causes import Cause, Layer
-from sandbox.doctor_findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, State, failed, fine
+from sandbox.doctor.causes import Cause, Layer
+from sandbox.doctor.findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, State, failed, fine
 from sandbox.errors import LaunchError
 from sandbox.ground import Ground
 from sandbox.host import Host
@@ -21,7 +21,7 @@ from sandbox.spec import Authority, Call, Network, SandboxSpec
 from sandbox.spec import Mode as Access
 from sandbox.supervise import block_signals, supervise
 
-INSIDE: Final = Path(__file__).with_name("doctor_inside.py")
+INSIDE: Final = Path(__file__).with_name("inside.py")
 PYTHON: Final = "/usr/bin/python3"
 FULL_ACCESS: Final = "full-access"
 # Full access shows files: no socket of the host, no process, no network, no right.

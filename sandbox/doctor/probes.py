@@ -17,8 +17,8 @@ from typing import Final, NoReturn
 from netns import kernel, mounts
 from netns.bridge import build_bridge
 from netns.netlink import NetlinkError
-from sandbox.doctor_causes import Attempt, Step
-from sandbox.doctor_facts import apparmor_label
+from sandbox.doctor.causes import Attempt, Step
+from sandbox.doctor.facts import apparmor_label
 
 CLONE_FS: Final = 0x200
 WRONG: Final = -1

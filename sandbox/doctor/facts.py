@@ -6,7 +6,7 @@ A file that is not there or not readable is a fact that is not known; nothing he
 import os
 from pathlib import Path
 
-from sandbox.doctor_causes import Facts
+from sandbox.doctor.causes import Facts
 
 SYSCTLS = (
     "kernel.unprivileged_userns_clone",

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from sandbox.cgroups import Support
-from sandbox.doctor_causes import Cause, Facts, Layer, Step, explain
-from sandbox.doctor_facts import look
-from sandbox.doctor_findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, failed, fine
-from sandbox.doctor_probes import try_bridge, try_namespaces
-from sandbox.doctor_surroundings import check_broker, check_clock, check_disk, check_groups, check_programs
-from sandbox.doctor_wholes import try_full_access, try_whole
+from sandbox.doctor.causes import Cause, Facts, Layer, Step, explain
+from sandbox.doctor.facts import look
+from sandbox.doctor.findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, failed, fine
+from sandbox.doctor.probes import try_bridge, try_namespaces
+from sandbox.doctor.surroundings import check_broker, check_clock, check_disk, check_groups, check_programs
+from sandbox.doctor.wholes import try_full_access, try_whole
 from sandbox.errors import LaunchError
 from sandbox.host import Host
 from sandbox.spec import Network

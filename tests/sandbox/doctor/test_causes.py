@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.doctor_causes import Attempt, Cause, Facts, Step, explain
+from sandbox.doctor.causes import Attempt, Cause, Facts, Step, explain
 from tests.tree import ROOT
 
 CASES: list[dict[str, Any]] = tomllib.loads((ROOT / "tests/cases/doctor_causes.toml").read_text())["case"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sandbox.doctor_causes import Cause, Layer
+from sandbox.doctor.causes import Cause, Layer
 
 
 class Mode(StrEnum):

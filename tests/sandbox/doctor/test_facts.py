@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.doctor_facts import apparmor_label, is_mapped, look, masked
+from sandbox.doctor.facts import apparmor_label, is_mapped, look, masked
 
 DOCKER = """\
 507 482 0:64 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw

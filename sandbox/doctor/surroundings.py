@@ -12,8 +12,8 @@ from typing import Final
 from broker.control.messages import Greeting, Rejected, decode_from_broker
 from netns import handoff
 from sandbox.cgroups import Support, Version
-from sandbox.doctor_causes import Cause, Layer
-from sandbox.doctor_findings import BRIDGE_ONLY, Finding, State, failed, fine
+from sandbox.doctor.causes import Cause, Layer
+from sandbox.doctor.findings import BRIDGE_ONLY, Finding, State, failed, fine
 
 # Nothing of this version ran before; certificates made under an earlier clock would not be valid for anybody.
 RELEASED: Final = 1_767_225_600  # 2026-01-01T00:00:00Z
