@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -22,6 +22,8 @@ from netns import handoff, kernel
 from wicketgate.identity import Identity
 from wicketgate.memory import settle_memory
 from wicketgate.rules import RulesError, Words, understand
+
+LONGEST: Final = 10_000  # characters of what is said: whatever they are, a message takes them
 
 
 class Understood(msgspec.Struct, tag="understood", frozen=True):
@@ -42,7 +44,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: int
     gid: int
-    state: str
+    state: bytes
     certificates: tuple[bytes, ...]
 
 
@@ -95,17 +97,21 @@ def _be_broker(connection: socket.socket, words: Words, parent: int) -> NoReturn
         if select.select([parent], [], [], 0)[0]:
             os._exit(1)
         settings = Settings(
-            policy=rules.policy, state=Path(begin.state), certificates=begin.certificates, fixed=rules.fixed
+            policy=rules.policy,
+            state=Path(os.fsdecode(begin.state)),
+            certificates=begin.certificates,
+            fixed=rules.fixed,
         )
         settle_memory()
         serve_one(connection, settings)
         status = 0
     except RulesError as error:
         with contextlib.suppress(OSError, handoff.HandoffError):
-            handoff.send(connection, encode(Mistaken(str(error))))
+            handoff.send(connection, encode(Mistaken(_sayable(str(error)))))
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         _complain(connection, error)
-    os._exit(status)
+    finally:
+        os._exit(status)
 
 
 def _wait_to_begin(connection: socket.socket) -> Begin:
@@ -133,7 +139,12 @@ def _complain(connection: socket.socket, error: BaseException) -> None:
         sys.excepthook(type(error), error, error.__traceback__)  # needs no module that may be unreadable by now
     detail = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error)
     with contextlib.suppress(OSError, ValueError):
-        handoff.send(connection, encode(Rejected("broker_failed", detail or type(error).__name__)))
+        handoff.send(connection, encode(Rejected("broker_failed", _sayable(detail) or type(error).__name__)))
+
+
+def _sayable(text: str) -> str:
+    """As a message can carry it: the name of a file may be any bytes."""
+    return text[:LONGEST].encode(errors="backslashreplace").decode()
 
 
 def _detach(connection: socket.socket, parent: int) -> None:

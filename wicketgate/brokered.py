@@ -58,7 +58,7 @@ class OwnBroker(msgspec.Struct):
 
     def begin(self, identity: Identity, state: Path, certificates: tuple[bytes, ...]) -> None:
         """Let it become `identity` and make itself ready. Raises LaunchError or OSError."""
-        begin = Begin(uid=identity.uid, gid=identity.gid, state=str(state), certificates=certificates)
+        begin = Begin(uid=identity.uid, gid=identity.gid, state=os.fsencode(state), certificates=certificates)
         content = os.memfd_create("wicketgate", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(content), "wb") as file:

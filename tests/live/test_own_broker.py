@@ -35,6 +35,15 @@ def test_what_was_typed_means_nothing() -> None:
         broker.stop()
 
 
+@pytest.mark.parametrize("words", [Words(policy=Path("/nonexistent/\udcff")), Words(allow=("a..b" * 20,) * 2000)])
+def test_what_is_wrong_can_be_said_whatever_it_is(words: Words) -> None:
+    broker = start_broker(words)
+    try:
+        assert 10 < len(broker.problem() or "") <= 60_000
+    finally:
+        broker.stop()
+
+
 def test_it_ends_where_it_is_not_told_to_begin() -> None:
     broker = start_broker(Words(allow=("a.example",)))
     broker.connection.close()
