@@ -5,30 +5,30 @@ A line that is not understood is dropped, so the result can be read by git in on
 """
 
 import re
+from typing import Final
 
-_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?: "((?:[^"\\\n]|\\["\\])*)")?\]')
-_ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
+# Compiled by `re` when first asked for: most sessions change no configuration, and a start need not wait for it.
+_SECTION: Final = r'\[([A-Za-z0-9.-]+)(?: "((?:[^"\\\n]|\\["\\])*)")?\]'
+_ENTRY: Final = r"([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)"
 # A value without quoting, comments, escapes or control characters means the same to everybody.
-_PLAIN = re.compile(r"[^\x00-\x1f\x7f\"\\#;]*")
-_BOOLEAN = re.compile(r"true|false|yes|no|on|off|0|1", re.IGNORECASE)
-_NAME = re.compile(r"\w[\w.-]*|\.", re.ASCII)  # of a remote or branch: never a path, which would be a repository
+_PLAIN: Final = r"[^\x00-\x1f\x7f\"\\#;]*"
+_BOOLEAN: Final = r"(?i:true|false|yes|no|on|off|0|1)"
+_NAME: Final = r"(?a:\w[\w.-]*|\.)"  # of a remote or branch: never a path, which would be a repository
 # Never `ext::`, `fd::` or a local path, which run or read what they name, and nothing that begins with an option.
-_URL = re.compile(
-    r"(?:https?|ssh|git)://(?:\w[\w.:~%+-]*@)?\w[\w.:/~%+?=&-]*|\w[\w.-]*@\w[\w.-]*:[\w/~][\w./~+-]*", re.ASCII
-)
-_REFSPEC = re.compile(r"\+?refs/[\w./*-]+(?::refs/[\w./*-]+)?", re.ASCII)
+_URL: Final = r"(?a:(?:https?|ssh|git)://(?:\w[\w.:~%+-]*@)?\w[\w.:/~%+?=&-]*|\w[\w.-]*@\w[\w.-]*:[\w/~][\w./~+-]*)"
+_REFSPEC: Final = r"(?a:\+?refs/[\w./*-]+(?::refs/[\w./*-]+)?)"
 
-_ALLOWED: dict[tuple[str, str], re.Pattern[str]] = {
-    ("core", "repositoryformatversion"): re.compile(r"0|1"),
+_ALLOWED: Final = {
+    ("core", "repositoryformatversion"): r"0|1",
     ("core", "filemode"): _BOOLEAN,
     ("core", "bare"): _BOOLEAN,
     ("core", "logallrefupdates"): _BOOLEAN,
     ("core", "ignorecase"): _BOOLEAN,
     ("core", "precomposeunicode"): _BOOLEAN,
     ("core", "symlinks"): _BOOLEAN,
-    ("core", "autocrlf"): re.compile(r"true|false|input"),
-    ("extensions", "objectformat"): re.compile(r"sha1|sha256"),
-    ("extensions", "refstorage"): re.compile(r"files|reftable"),
+    ("core", "autocrlf"): r"true|false|input",
+    ("extensions", "objectformat"): r"sha1|sha256",
+    ("extensions", "refstorage"): r"files|reftable",
     ("user", "name"): _PLAIN,
     ("user", "email"): _PLAIN,
     ("remote", "url"): _URL,
@@ -37,8 +37,8 @@ _ALLOWED: dict[tuple[str, str], re.Pattern[str]] = {
     ("branch", "merge"): _REFSPEC,
     ("branch", "rebase"): _BOOLEAN,
     ("pull", "rebase"): _BOOLEAN,
-    ("pull", "ff"): re.compile(r"true|false|only"),
-    ("push", "default"): re.compile(r"[a-z]+"),
+    ("pull", "ff"): r"true|false|only",
+    ("push", "default"): r"[a-z]+",
     ("init", "defaultbranch"): _NAME,
 }
 
@@ -68,11 +68,11 @@ def is_harmless(text: str, known: str = "") -> bool:
 
 
 def _is_allowed(section: str | None, line: str) -> bool:
-    entry = _ENTRY.fullmatch(line)
-    if entry is None or section is None or not _PLAIN.fullmatch(entry[2]):
+    entry = re.fullmatch(_ENTRY, line)
+    if entry is None or section is None or not re.fullmatch(_PLAIN, entry[2]):
         return False
     pattern = _ALLOWED.get((section, entry[1].lower()))
-    return pattern is not None and pattern.fullmatch(entry[2]) is not None
+    return pattern is not None and re.fullmatch(pattern, entry[2]) is not None
 
 
 def _lines(text: str) -> list[_Line]:
@@ -81,7 +81,7 @@ def _lines(text: str) -> list[_Line]:
     section = subsection = None
     # A backslash at the end continues the value: joined, such a line is never allowed by itself nor extended.
     for line in (line.strip(" \t\r") for line in text.replace("\\\r\n", "\\ ").replace("\\\n", "\\ ").split("\n")):
-        header = _SECTION.fullmatch(line)
+        header = re.fullmatch(_SECTION, line)
         if header:
             section, subsection = header[1].lower(), header[2]
         elif line and line[0] not in "#;":

@@ -8,7 +8,6 @@ away: it is renamed beside itself with a suffix that no tool knows. Call it when
 import contextlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 
@@ -119,7 +118,7 @@ def _move(seen: Seen, name: str) -> Finding:
     new = name + SUFFIX
     with contextlib.suppress(FileNotFoundError):
         os.stat(new, dir_fd=seen.descriptor, follow_symlinks=False)
-        new = f"{new}-{secrets.token_hex(4)}"
+        new = f"{new}-{os.urandom(4).hex()}"
     os.rename(name, new, src_dir_fd=seen.descriptor, dst_dir_fd=seen.descriptor)
     return Finding(path=join(seen.path, name), done=f"renamed to {new}: it could have run outside the sandbox")
 

@@ -5,7 +5,6 @@ foreign file counts as no choice.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import stat
@@ -40,6 +39,8 @@ def forget_choice(*, user: str, state: Path) -> None:
 
 
 def _file_name(user: str) -> str:
+    import hashlib  # noqa: PLC0415  a command of its own remembers nothing
+
     # A user's name may be any text (an e-mail address, "..", a path); a digest is always a safe file name.
     return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest() + ".json"
 
