@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import platform
 import select
 import signal
 
@@ -32,7 +31,7 @@ def clone_sibling() -> int:
     """
     flags = ctypes.c_long(CLONE_PARENT | signal.SIGCHLD)
     none = ctypes.c_long(0)  # stack, both thread ids and the thread's storage, in either machine's order
-    pid = int(_libc.syscall(ctypes.c_long(_SYS_CLONE[platform.machine()]), flags, none, none, none, none))
+    pid = int(_libc.syscall(ctypes.c_long(_SYS_CLONE[os.uname().machine]), flags, none, none, none, none))
     if pid < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), "clone")

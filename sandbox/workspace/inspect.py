@@ -7,8 +7,8 @@ happens to its name meanwhile. Nothing is created or changed.
 import ctypes
 import errno
 import os
-import platform
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,7 +107,7 @@ def _refusal(path: str, error: OSError) -> tuple[WorkspaceCode, str, str]:
 
 def _openat2(path: str, flags: int, resolve: int) -> int:
     """openat2(2), Linux ≥ 5.6: `struct open_how` is flags, mode, resolve."""
-    if platform.system() != "Linux":
+    if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), path)
     how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, resolve), 24)
     descriptor: int = _libc.syscall(
