@@ -15,6 +15,7 @@ import msgspec
 
 from broker.audit.errors import AuditError
 from broker.audit.index import INDEX_NAME, AuditIndex
+from broker.review.page.rendering import NOTICE
 
 _THREADS: Final = 3
 _MOST_WAITING: Final = 32
@@ -27,14 +28,13 @@ class Unanswered(AuditError):  # noqa: N818
 
 
 class Reader:
-    """The log of one directory (a descriptor), with its index at a path. `stale`: why what came last may be missing."""
+    """The log of one directory (a descriptor), with its index at a path."""
 
     def __init__(self, directory: int, index: Path | None) -> None:
         self._directory = directory
         self._path = index
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
         self._waiting = 0
-        self.stale = ""
 
     async def ask[T](self, question: Callable[[AuditIndex], T]) -> T:
         """Return what the question returns. Raises what it raises, and `Unanswered` for what is no fault of it."""
@@ -77,9 +77,9 @@ class Reader:
     def _bounded[T](self, index: AuditIndex, question: Callable[[AuditIndex], T]) -> T:
         try:
             index.refresh()
-            self.stale = ""
+            NOTICE.set("")
         except sqlite3.OperationalError as error:  # a full disk, a lock that does not end: what is there is told
-            self.stale = f"The index could not be brought up to date ({error}): what came last may be missing."
+            NOTICE.set(f"The index could not be brought up to date ({error}): what came last may be missing.")
         deadline = time.monotonic() + SECONDS
         index.database.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         return question(index)

@@ -3,6 +3,7 @@
 The templates are files of this package, read once, so that the page still works where its user could not read them.
 """
 
+from contextvars import ContextVar
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -26,12 +27,14 @@ _FILTERS: Final = (
     wording.size,
     wording.lasted,
 )
+# What a reader should know about the answer that is being made, in the thread that makes it.
+NOTICE: Final = ContextVar("NOTICE", default="")
 STATIC: Final = {"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"}
 
 
 def render(template: str, **values: Any) -> str:
     """Return a page as text."""
-    return environment().get_template(template).render(values)
+    return environment().get_template(template).render(values, notice=NOTICE.get())
 
 
 @cache

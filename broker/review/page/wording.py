@@ -41,7 +41,7 @@ _REASONS: Final = {
 
 def visible(text: str) -> str:
     """Show what is unprintable as escapes; what was escaped when it was written stays as it is."""
-    return text if text.isprintable() else escape(text.replace("\\", "\0"), _WIDE).replace("\\x00", "\\")
+    return text if text.isprintable() else "\\".join(escape(part, _WIDE) for part in text.split("\\"))
 
 
 def outcome(entry: Entry, close: Entry | None = None) -> str:

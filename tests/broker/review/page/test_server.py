@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from broker.audit.index import AuditIndex
 from broker.review.page.access import Keys
 from broker.review.page.answers import HEADERS
 from tests.broker.review.page.logs import HOSTILE, SCRIPT, TOKEN, Served, hostile_log, served
@@ -240,3 +242,21 @@ async def test_a_changed_line_is_told(page: Served, directory: Path) -> None:
     status, text = await page.get("/records")
     assert status == 503
     assert "wicketgate audit verify" in read(text).text
+
+
+async def test_an_index_that_cannot_be_brought_up_to_date_is_asked_and_said_to_be_old(
+    page: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, text = await page.get("/records")
+    assert "may be missing" not in text
+
+    def full(_: AuditIndex) -> int:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AuditIndex, "refresh", full)
+        status, text = await page.get("/records")
+    assert status == 200
+    assert "database or disk is full" in read(text).text
+    assert "what came last may be missing" in text
+    assert "may be missing" not in (await page.get("/records"))[1]

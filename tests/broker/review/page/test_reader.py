@@ -1,0 +1,68 @@
+"""Questions are bounded in number and time, and one that takes long holds no other up."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.audit.directory import open_directory
+from broker.audit.index import INDEX_NAME, AuditIndex
+from broker.audit.log import AuditLog
+from broker.audit.questions import Filter, search
+from broker.review.page import reader as module
+from broker.review.page.reader import Reader, Unanswered
+from tests.broker.audit.logs import decision
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[Reader]:
+    with AuditLog.open(tmp_path / "audit") as log:
+        for number in range(10):
+            log.append(decision(number))
+    descriptor = open_directory(tmp_path / "audit", reading=True)
+    made = Reader(descriptor, tmp_path / "audit" / INDEX_NAME)
+    yield made
+    made.close()
+    os.close(descriptor)
+
+
+def records(index: AuditIndex) -> int:
+    return len(search(index, Filter(kind="decision"), limit=100).entries)
+
+
+async def test_one_that_waits_holds_no_other_up(reader: Reader) -> None:
+    go_on = threading.Event()
+    slow = [asyncio.create_task(reader.ask(lambda _: go_on.wait(60))) for _ in range(2)]
+    assert await reader.ask(records) == 10
+    go_on.set()
+    assert await asyncio.gather(*slow) == [True, True]
+
+
+async def test_a_question_without_end_is_ended(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.1)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT MAX(x) FROM n"
+    with pytest.raises(Unanswered, match="no answer within"):
+        await reader.ask(lambda index: index.database.execute(endless).fetchone())
+    assert await reader.ask(records) == 10
+
+
+async def test_too_many_at_once_are_refused(reader: Reader) -> None:
+    go_on = threading.Event()
+    waiting = [asyncio.create_task(reader.ask(lambda _: go_on.wait(60))) for _ in range(module._MOST_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(Unanswered, match="too many"):
+        await reader.ask(records)
+    go_on.set()
+    await asyncio.gather(*waiting)
+    assert await reader.ask(records) == 10
+
+
+async def test_an_index_that_is_deleted_is_made_again(reader: Reader, tmp_path: Path) -> None:
+    assert await reader.ask(records) == 10
+    for file in (tmp_path / "audit").glob(f"{INDEX_NAME}*"):
+        file.unlink()
+    assert await reader.ask(records) == 10
+    assert (tmp_path / "audit" / INDEX_NAME).exists()
