@@ -59,6 +59,7 @@ async def _serve(make: Callable[[], ReviewServer], listener: socket.socket, told
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
     listening = await loop.create_server(server.connection(), sock=listener, backlog=_BACKLOG)
+    await server.prepare()
     write_all(1, f"{told}\n".encode())
     await end.wait()
     listening.close()

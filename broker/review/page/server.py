@@ -46,6 +46,10 @@ class ReviewServer:
         """What a listener makes of each connection."""
         return factory(self._server, asyncio.get_running_loop(), self._room)
 
+    async def prepare(self) -> None:
+        """Make the first page once, so that nobody waits for what is added up only once. Raises `AuditError`."""
+        await self._reader.ask(partial(pages.overview, query={}, totals=self._totals))
+
     async def close(self) -> None:
         """End what is under way."""
         await self._server.shutdown(timeout=0.5)

@@ -115,3 +115,11 @@ def test_help_loads_no_server() -> None:
     found = CliRunner().invoke(command, ["--help"])
     assert found.exit_code == 0
     assert "--token-file" in found.output
+
+
+def test_it_loads_neither_the_data_path_nor_the_control_socket_nor_the_authority() -> None:
+    loaded = "import sys, wicketgate.reviewing; print(*sorted(name for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = done.stdout.split()
+    assert "broker.review.page.server" in names
+    assert not [name for name in names if re.match(r"broker\.(control|gateway|workers)|certs|netns|sandbox", name)]

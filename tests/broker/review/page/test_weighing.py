@@ -1,8 +1,10 @@
 """Suggested rules and a replayed policy, as pages: what they say, and what a pasted policy must not do."""
 
+import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -11,6 +13,8 @@ from msgspec import structs
 
 from broker.audit.log import AuditLog
 from broker.policy.document import parse_policy
+from broker.policy.load import load_policy
+from broker.policy.problems import PolicyError
 from broker.review.page.access import Keys
 from broker.review.page.weighing import MOST_POLICY, InTime
 from tests.broker.audit.logs import decision
@@ -86,27 +90,55 @@ async def test_a_pasted_preset_is_refused_and_says_why(page: Served) -> None:
     assert "a pasted text is not allowed to have them read" in " ".join(read(text).text.split())
 
 
+class Heard:
+    """What this process opens and lists while it is told to listen (sys.addaudithook: it can never be taken away)."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self.opened: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.listening and event in {"open", "os.listdir", "os.scandir"} and arguments:
+            place = arguments[0]
+            self.opened.append(os.fsdecode(place) if isinstance(place, str | bytes) else "")
+
+    @contextmanager
+    def listens(self) -> Iterator[None]:
+        self.listening = True
+        try:
+            yield
+        finally:
+            self.listening = False
+
+    def strangers(self, ours: Path) -> list[str]:
+        """What is neither the log nor a module that was loaded late."""
+        known = (".jsonl", ".py", ".pyc", ".so")
+        return [one for one in self.opened if one and not one.startswith(str(ours)) and not one.endswith(known)]
+
+
 async def test_a_pasted_policy_opens_no_file(page: Served, tmp_path: Path) -> None:
     """Presets and certificates name files; whatever the process opens meanwhile is heard of."""
     secret = tmp_path / "secret.pem"
     secret.write_text("-----BEGIN CERTIFICATE-----")
     await post(page, form=FORM, policy=POLICY)  # what is loaded once has been loaded
-    opened: list[str] = []
-    listening = True
+    heard = Heard()
+    with heard.listens():
+        for more in (f'upstream_cacert = "{secret}"', f'upstream_certificate = "{secret}"\nupstream_key = "{secret}"'):
+            await post(page, form=FORM, policy=POLICY + more)
+        for preset in ("pip", "npm", "apt", "system"):
+            await post(page, form=FORM, policy=POLICY + f'preset = "{preset}"')
+    assert heard.opened
+    assert heard.strangers(tmp_path / "audit") == []
 
-    def hear(event: str, arguments: tuple[object, ...]) -> None:
-        if listening and event in {"open", "os.listdir", "os.scandir"} and arguments:
-            opened.append(os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else "")
 
-    sys.addaudithook(hear)
-    for more in (f'upstream_cacert = "{secret}"', f'upstream_certificate = "{secret}"\nupstream_key = "{secret}"'):
-        await post(page, form=FORM, policy=POLICY + more)
-    for preset in ("pip", "npm", "apt", "system"):
-        await post(page, form=FORM, policy=POLICY + f'preset = "{preset}"')
-    listening = False
-    ours = str(tmp_path / "audit")
-    strangers = [path for path in opened if path and not path.startswith(ours) and not path.endswith(".jsonl")]
-    assert not [path for path in strangers if not path.endswith((".py", ".pyc"))], strangers
+def test_the_oracle_a_policy_file_has_settings_read(tmp_path: Path) -> None:
+    place = tmp_path / "policy.toml"
+    place.write_text(POLICY + 'preset = "pip"')
+    heard = Heard()
+    with heard.listens(), contextlib.suppress(PolicyError):
+        load_policy(place)
+    assert [one for one in heard.strangers(tmp_path / "audit") if "pip" in one]
 
 
 @pytest.mark.parametrize(
