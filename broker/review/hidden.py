@@ -2,7 +2,7 @@
 
 A pattern surely takes a path with a `*` in it, surely does not, or may. The rules of the host are put to `decide`
 twice, once with every doubt resolved for the request and once against it. What differs cannot be told. What agrees
-holds for all hidden text that no server reads in two ways; whether it might not hold for such text is `assumed`.
+holds for hidden text that no server reads in two ways or takes for another; where it may not, it is `assumed`.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from broker.policy.decide import Denied, Verdict, decide
 from broker.policy.paths import PathPattern, Segment, canonical_path, deny_forms
-from broker.policy.queries import QueryPattern, canonical_parameters
+from broker.policy.queries import QueryPattern, accepts, canonical_parameters, hits
 from broker.policy.rule import Action, Rule, TlsMode
 from broker.policy.rules import Policy
 from broker.review.asked import HIDDEN, Asked, opening_of
@@ -153,26 +153,31 @@ def _query(rule: Rule, asked: Asked, hides: bool) -> Takes | None:
         return None
     if asked.cut:
         return Takes.MAYBE
-    found = [_parameter(rule.query, one) for one in canonical_parameters(asked.facts.query) or ()]
-    if rule.action is Action.ALLOW:
-        return Takes.NO if Takes.NO in found else Takes.MAYBE if Takes.MAYBE in found else Takes.YES
-    return Takes.YES if Takes.YES in found else Takes.MAYBE if Takes.MAYBE in found else Takes.NO
+    allows = rule.action is Action.ALLOW
+    judge_one = _accepted if allows else _hit
+    found = [judge_one(rule.query, one) for one in canonical_parameters(asked.facts.query) or ()]
+    decisive, other = (Takes.NO, Takes.YES) if allows else (Takes.YES, Takes.NO)
+    return decisive if decisive in found else Takes.MAYBE if Takes.MAYBE in found else other
 
 
-def _parameter(patterns: tuple[QueryPattern, ...], parameter: str) -> Takes:
+def _accepted(patterns: tuple[QueryPattern, ...], parameter: str) -> Takes:
+    """Whether an allow rule takes one parameter, of which the value or all may be hidden."""
     name, _, value = parameter.partition("=")
     if HIDDEN in name:
         return Takes.MAYBE if patterns else Takes.NO
-    if HIDDEN not in value:
-        # Seen as it was. To a deny rule `a` and `a=` are one thing: this is at most a doubt.
-        return _seen(patterns, parameter, name)
-    same = [pattern for pattern in patterns if pattern.name == name]
-    if any(pattern.any_value for pattern in same):
+    sure = [pattern for pattern in patterns if pattern.any_value] if value else patterns
+    if accepts(sure, (parameter,)):
         return Takes.YES
-    return Takes.MAYBE if any(pattern.value for pattern in same) else Takes.NO
+    return Takes.MAYBE if value and any(pattern.name == name for pattern in patterns) else Takes.NO
 
 
-def _seen(patterns: tuple[QueryPattern, ...], parameter: str, name: str) -> Takes:
-    if any(pattern.matches(parameter) for pattern in patterns):
+def _hit(patterns: tuple[QueryPattern, ...], parameter: str) -> Takes:
+    """Whether a deny rule is hit by one parameter. What it takes for the same is known to `hits` alone."""
+    name, _, value = parameter.partition("=")
+    if HIDDEN in name:
+        return Takes.MAYBE if patterns else Takes.NO
+    sure = [pattern for pattern in patterns if pattern.any_value] if value else patterns
+    if hits(sure, (parameter,)):
         return Takes.YES
-    return Takes.MAYBE if any(pattern.name == name and not pattern.value for pattern in patterns) else Takes.NO
+    by_name = [structs.replace(pattern, any_value=True) for pattern in patterns]
+    return Takes.MAYBE if value and hits(by_name, (parameter,)) else Takes.NO
