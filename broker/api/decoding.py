@@ -5,15 +5,16 @@ Raises ApiError with the field that is wrong.
 
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from broker.api.faults import AnyFault, ApiError
 from broker.policy.problems import quote
 
 HOSTS: Final = frozenset({"localhost", "wicketgate"})
+_PLAIN: Final = frozenset({"", "identity"})
 _PLACE: Final = re.compile(r" - at `\$?\.?([^`]*)`$")
 _NAMED: Final = re.compile(r"(?:unknown|required) field `([^`]*)`")
 
@@ -28,7 +29,15 @@ def refuse_browsers(request: web.BaseRequest) -> None:
 
 
 async def read_body(request: web.BaseRequest, most: int) -> bytes:
-    """The whole body, of at most `most` bytes."""
+    """The whole body, of at most `most` bytes, as it is: one that says that it is coded is not read in another way.
+
+    A client that asks whether to send it is told to (RFC 9110 §10.1.1).
+    """
+    if (request.charset or "utf-8").lower() != "utf-8" or request.headers.get("Content-Encoding", "") not in _PLAIN:
+        raise ApiError(AnyFault.MEDIA_TYPE, "Send JSON as UTF-8, without Content-Encoding.")
+    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # aiohttp: the answer's head is still to come
     parts: list[bytes] = []
     size = 0
     async for part in request.content.iter_any():
@@ -62,9 +71,17 @@ def decode_query(kind: Any, request: web.BaseRequest) -> Any:
             raise ApiError(AnyFault.INVALID_FIELD, f"{quote(name)} is given twice.", field=name)
         values[name] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
+    # A number is written as text here, but nothing is not: without this `call=null` would ask for every call.
+    for name in (name for name, value in values.items() if value.lower() == "null"):
+        try:
+            meant = msgspec.convert(values[name], get_type_hints(kind, include_extras=True)[name])
+        except msgspec.ValidationError as error:
+            raise ApiError(AnyFault.INVALID_FIELD, f"{error}.", field=name) from None
+        found = msgspec.structs.replace(found, **{name: meant})
+    return found
 
 
 def invalid(error: msgspec.ValidationError) -> ApiError:

@@ -186,6 +186,9 @@ REFUSED: list[tuple[str, str, Any, str, str | None]] = [
     ("GET", "/v1/grants?stat=active", None, "unknown_field", "stat"),
     ("GET", "/v1/grants?state=on", None, "invalid_field", "state"),
     ("GET", "/v1/grants?limit=5&limit=6", None, "invalid_field", "limit"),
+    ("GET", "/v1/grants?state=null", None, "invalid_field", "state"),
+    ("GET", "/v1/grants?after=NULL", None, "invalid_field", "after"),
+    ("GET", "/v1/grants?limit=null", None, "invalid_field", "limit"),
     ("GET", "/v1/grants?after=-1", None, "invalid_field", "after"),
     ("GET", "/v1/health?x=1", None, "bad_request", None),
     *(
@@ -282,6 +285,39 @@ async def test_a_form_is_no_request(tmp_path: Path, kind: str) -> None:
     async with served(tmp_path) as api:
         status, problem, _ = await ask(api, "PUT", "/v1/egress", {"enabled": False}, {"Content-Type": kind})
         assert (status, problem["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Content-Encoding": "gzip"}, {"Content-Encoding": "br"}, {"Content-Type": "application/json; charset=utf-16"}],
+    ids=str,
+)
+async def test_a_body_that_says_that_it_is_coded_is_not_read_as_it_is(tmp_path: Path, headers: dict[str, str]) -> None:
+    async with served(tmp_path) as api:
+        status, problem, _ = await ask(api, "PUT", "/v1/egress", {"enabled": False}, headers)
+        assert (status, problem["code"]) == (415, "unsupported_media_type")
+        assert api.operations.in_force.enabled
+
+
+async def test_a_call_of_the_name_null_is_a_call(tmp_path: Path) -> None:
+    async with served(tmp_path) as api:
+        for call in ("null", "call-1"):
+            assert (await ask(api, "POST", "/v1/grants", {**ISSUE, "call": call}))[0] == 201
+        _, page, _ = await ask(api, "GET", "/v1/grants?call=null")
+        assert [grant["call"] for grant in page["grants"]] == ["null"]
+
+
+async def test_a_client_that_asks_before_it_sends_is_told_to(tmp_path: Path) -> None:
+    body = json.dumps(ISSUE).encode()
+    head = b"POST /v1/grants HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+    async with served(tmp_path) as api:
+        reader, writer = await asyncio.open_unix_connection(str(api.socket))
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        async with asyncio.timeout(20):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(body)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 201 ")
+        writer.close()
 
 
 @pytest.mark.parametrize(
