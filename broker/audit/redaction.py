@@ -8,7 +8,7 @@ touch hosts, session, call and grant ids: they are what a reader searches for.
 import re
 import string
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 from urllib.parse import unquote
 
@@ -16,6 +16,8 @@ HIDDEN: Final = "*"
 _ESCAPES: Final = 6
 _SHORT: Final = 512  # paths up to here are remembered, without their queries
 _INPUT_LIMIT: Final = 2048  # characters that are looked at: twice what is kept; the rest is cut before it is judged
+_PARTS: Final = 128  # segments and parameters that are: a target of nothing else costs as much as a hundred requests
+_SEPARATOR: Final = re.compile(r"[/?&;,]")
 
 # Forms that issuers publish for secret scanners, and JSON Web Tokens (RFC 7519: base64url of '{"' starts with "eyJ").
 _KNOWN: Final = re.compile(
@@ -77,7 +79,7 @@ def redact_target(target: str) -> str:
     """Return a request target (RFC 9112 §3.2, any form) fit for the log: path kept, query values and secrets hidden."""
     if target[:1] != "/" and "@" in target:
         target = _hide_userinfo(target)
-    if "#" not in target and len(target) <= _SHORT:
+    if "#" not in target and len(target) <= _SHORT and (len(target) <= _PARTS or not _has_many_parts(target)):
         path, mark, query = target.partition("?")
         return _redact_short_path(path) + mark + _redact_query(query) if mark else _redact_short_path(path)
     head, hash_sign, _ = _bound(target).partition("#")
@@ -105,11 +107,18 @@ def redact_text(text: str) -> str:
     return _redact_tokens(text)
 
 
+def _has_many_parts(target: str) -> bool:
+    return sum(map(target.count, "/?&;,")) > _PARTS
+
+
 def _bound(target: str) -> str:
     """Cut a huge target at a separator: half a token at the edge would no longer look like one."""
-    if len(target) <= _INPUT_LIMIT:
-        return target
     cut = target[:_INPUT_LIMIT]
+    if _has_many_parts(cut):
+        last = next(islice(_SEPARATOR.finditer(cut), _PARTS - 1, None))
+        return cut[: last.end()] + HIDDEN
+    if cut == target:
+        return target
     return cut[: max(cut.rfind(separator) for separator in "/?&;") + 1] + HIDDEN
 
 

@@ -12,6 +12,7 @@ the end stands for anything below the slash (not for the path without it); in th
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -28,6 +29,8 @@ _PLAIN = r"A-Za-z0-9\-._~!$&'()*+,=:@\[\]|^{}"
 _SIMPLE = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[{_PLAIN}]+)*/?\Z").match
 _ESCAPED = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))(?:[{_PLAIN}]|%[0-9A-Fa-f]{{2}})+)*/?\Z").match
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_LOWER_ESCAPE = re.compile(r"%(?:[a-f]|[0-9A-F][a-f])")
+_CONTROL = re.compile(r"[\x00-\x20\x7f]").search
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # Encoded separators, and "%25", whose second decoding yields any of them.
 _MEANINGFUL = frozenset(b"/\\;%")
@@ -74,16 +77,15 @@ class PathPattern(msgspec.Struct, frozen=True, kw_only=True):
             return path == self.literal
         if self.under:
             return path.startswith(self.under)
-        segments = path.split("/")[1:]
         head, tail = self.head, self.tail
+        segments = path.count("/")  # counted first, and no more of them are cut off than are looked at
         if not self.deep:
-            return len(segments) == len(head) and _each(head, segments)
+            return segments == len(head) and _each(head, path.split("/")[1:])
         # At the end "**" needs a slash before what it stands for: at least one segment, which may be empty.
-        least = len(head) + (len(tail) or 1)
         return (
-            len(segments) >= least
-            and _each(head, segments)
-            and (not tail or _each(tail, segments[len(segments) - len(tail) :]))
+            segments >= len(head) + (len(tail) or 1)
+            and _each(head, path.split("/", len(head) + 1)[1:])
+            and (not tail or _each(tail, path.rsplit("/", len(tail))[1:]))
         )
 
     def covers(self, other: "PathPattern") -> bool:
@@ -114,13 +116,24 @@ def canonical_path(path: str) -> str | None:
     """
     if path and _SIMPLE(path):
         return path
-    return None if path_fault(path) else _ESCAPE.sub(lambda escape: escape.group().upper(), path)
+    return _examined(path)
+
+
+# One request is compared with many rules, and a long path takes milliseconds to examine.
+@lru_cache(maxsize=16)
+def _examined(path: str) -> str | None:
+    return None if path_fault(path) else _upper_escapes(path)
+
+
+def _upper_escapes(text: str) -> str:
+    return _ESCAPE.sub(lambda escape: escape.group().upper(), text) if _LOWER_ESCAPE.search(text) else text
 
 
 # A stream of a file by its full name, which file systems of Windows take for the file (`x::$DATA`).
 _STREAM = re.compile(r":[^:/]*:\$[a-z_]+\Z")
 
 
+@lru_cache(maxsize=16)
 def deny_forms(path: str) -> tuple[str, ...]:
     """Return the forms of a raw request path that deny rules are compared with; none for an ambiguous one."""
     canonical = canonical_path(path)
@@ -141,7 +154,7 @@ def path_fault(path: str) -> str | None:
     if not path.startswith("/"):
         return "it does not start with a slash"
     for fault, present in (
-        ("it holds a control character or a space", any(ord(char) <= 0x20 or ord(char) == 0x7F for char in path)),
+        ("it holds a control character or a space", _CONTROL(path)),
         ("it holds a character outside ASCII", not path.isascii()),
         ("it holds a backslash", "\\" in path),
         ("it holds a parameter (;)", ";" in path),
@@ -166,23 +179,22 @@ def _is_dots(segment: str) -> bool:
 
 def escape_fault(text: str) -> str | None:
     """Say which escape of a path or query makes it ambiguous: two spellings of one text, or a hidden separator."""
-    octets = _ESCAPE.findall(text)
+    octets = dict.fromkeys(_ESCAPE.findall(text))  # each once: a text may hold thousands, of a few kinds
     for octet in octets:
         value = int(octet, 16)
         if value in _UNRESERVED:
             return f"it escapes an ordinary character (%{octet})"
         if value in _MEANINGFUL or value < 0x20 or value == 0x7F:
             return f"it escapes a separator, a percent sign or a control character (%{octet})"
-    return _unicode_fault(text) if octets else None
+    return _unicode_fault(text) if any(octet[0] >= "8" for octet in octets) else None
 
 
 def _unicode_fault(text: str) -> str | None:
-    raw = _ESCAPE.sub(lambda escape: chr(int(escape.group(1), 16)), text).encode("latin-1")
     try:
-        decoded = raw.decode("utf-8")  # strict: an overlong form (%c0%af) is a slash to lenient decoders
+        decoded = unquote(text, errors="strict")  # an overlong form (%c0%af) is a slash to lenient decoders
     except UnicodeDecodeError:
         return "its escapes are not UTF-8"
-    for char in decoded:
+    for char in dict.fromkeys(decoded):
         # A best-fit mapping turns U+FF0F into a slash and U+FF0E into a dot on some servers.
         if ord(char) > 0x7F and (unicodedata.category(char)[0] == "C" or not _stays_foreign(char)):
             return f"it escapes a look-alike or an invisible character (U+{ord(char):04X})"
@@ -204,7 +216,7 @@ def _stays_foreign(char: str) -> bool:
 def parse_path_pattern(text: str) -> PathPattern:
     """Parse one entry of a rule's `paths`; raises `Mistake` with the corrected spelling."""
     _check_pattern(text)
-    canonical = _ESCAPE.sub(lambda escape: escape.group().upper(), text)
+    canonical = _upper_escapes(text)
     parts = canonical.split("/")[1:]
     if parts.count("**") > 1:
         raise Mistake(f"path {quote(text)} holds more than one **", "one ** a path", None)

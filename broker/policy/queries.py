@@ -11,6 +11,7 @@ slip by. A deny rule hits when **any** of its parameters is listed, with `name` 
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -55,6 +56,8 @@ class QueryPattern(msgspec.Struct, frozen=True, kw_only=True):
         return not other.any_value and self.value == other.value
 
 
+# One request is compared with many rules; but one query, which may hold secrets, is all that is remembered.
+@lru_cache(maxsize=1)
 def canonical_parameters(query: str | None) -> tuple[str, ...] | None:
     """Split a raw query at `&`; `()` for none or an empty one, `None` for an ambiguous one. Hex digits become upper."""
     if not query:
@@ -92,6 +95,15 @@ def hits(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
 
     `a` and `a=` are one thing to most servers: for a denial that is doubt, which counts as a hit.
     """
+    sent = _values_sent(parameters)
+    return any(
+        pattern.name in sent and (pattern.any_value or (pattern.value or "") in sent[pattern.name])
+        for pattern in patterns
+    )
+
+
+@lru_cache(maxsize=1)
+def _values_sent(parameters: tuple[str, ...]) -> dict[str, set[str]]:
     sent: dict[str, set[str]] = {}
     for parameter in set(parameters):
         name, _, value = parameter.partition("=")
@@ -99,10 +111,7 @@ def hits(patterns: Iterable[QueryPattern], parameters: tuple[str, ...]) -> bool:
         # "a[]=1" and "a[x]=1" are values of "a" where parameters may be lists and tables.
         for meant in {folded, folded[0] + folded[1:].partition("[")[0]} if folded else ():
             sent.setdefault(meant, set()).add(given)
-    return any(
-        pattern.name in sent and (pattern.any_value or (pattern.value or "") in sent[pattern.name])
-        for pattern in patterns
-    )
+    return sent
 
 
 def parse_deny_parameter(text: str) -> QueryPattern:

@@ -1,6 +1,7 @@
 """Verdicts: the tables of `tests/cases/policy_decisions.toml`, each neighbouring pair of the precedence, totality."""
 
 import tomllib
+from collections.abc import Callable
 from ipaddress import IPv4Network
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from broker.policy import paths, queries
 from broker.policy.addresses import parse_network
 from broker.policy.decide import OBSERVER, PRECEDENCE, Allowed, Denied, Facts, Scheme, Stage, decide
 from broker.policy.grants import CallId, Grant, GrantId
@@ -293,3 +295,30 @@ def test_every_question_has_an_answer_with_its_cause(
     else:
         assert verdict.reason.family is Family.DENY
     assert verdict == decide(facts, policy, grant, 0.0)
+
+
+def test_a_request_is_examined_once_for_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long path or query takes milliseconds: once more for each rule would hold everybody up for half a second."""
+    policy = policy_of(
+        "".join(
+            rule(f"{action}-{key}-{number}", '"*.example.com"', f'{key} = ["{entry}"]', action)
+            for number in range(20)
+            for action in ("allow", "deny")
+            for key, entry in (("paths", f"/x{number}/**"), ("query", f"q{number}=*"))
+        )
+    )
+    examined: list[str] = []
+
+    def counted(plain: Callable[[str], str | None]) -> Callable[[str], str | None]:
+        def examine(text: str) -> str | None:
+            examined.append(text)
+            return plain(text)
+
+        return examine
+
+    for module, name in ((paths, "path_fault"), (paths, "fold"), (queries, "query_fault"), (queries, "fold")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    facts = ask("GET https://api.example.com/%3Da?b=%3Dc")
+    assert isinstance(decide(facts, policy, None, 0.0), Denied)
+    # The path twice, for allow and deny rules, and each part of the query; both once more for the reason.
+    assert len(examined) <= 8
