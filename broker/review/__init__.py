@@ -1,4 +1,4 @@
-"""What a reviewer does with the log: suggest rules, replay a changed policy. Pure, by the policy's own code.
+"""What a reviewer does with the log: suggest rules, replay a changed policy; pure, by the policy's own code. And `page/`.
 
 suggest.py      records → the smallest rules that would have allowed what was refused
   refusals.py   which records show a refusal, and whether a rule could open it
@@ -10,4 +10,5 @@ replay.py       records and a policy → what it would have changed
   fate.py       what one record comes to
   hidden.py     verdicts on what the log hides a part of
 asked.py        a record back to the question that `decide` takes; judging.py asks it as the broker does
+page/           the log as pages for people
 """
