@@ -1,4 +1,4 @@
-"""What a reviewer does with the log: suggest rules, replay a changed policy; pure, by the policy's own code. And `page/`.
+"""What a reviewer does with the log: suggest rules, replay a changed policy; pure, by the policy's own code. Pages too.
 
 suggest.py      records → the smallest rules that would have allowed what was refused
   refusals.py   which records show a refusal, and whether a rule could open it
