@@ -126,6 +126,13 @@ def test_little_is_loaded_without_a_runner() -> None:
     assert not loaded & {"click", "asyncio", "aiohttp", "dataclasses", "json", "ssl", "broker"}
 
 
+def test_little_is_loaded_for_a_workspace(tmp_path_factory: pytest.TempPathFactory) -> None:
+    place = str(tmp_path_factory.mktemp("work"))
+    loaded = modules_loaded_by(["-m", "wicketgate", "run", "--workspace", place, "--", "true"])
+    assert "sandbox.protect.keeper" in loaded
+    assert not loaded & {"click", "asyncio", "aiohttp", "dataclasses", "hashlib", "secrets", "ssl"}
+
+
 def modules_loaded_by(told: list[str]) -> set[str]:
     command = [sys.executable, "-X", "importtime", *told]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
