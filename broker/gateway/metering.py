@@ -101,6 +101,8 @@ class Meter:
     def spend(self, *what: Spend) -> Denied | None:
         """Count one of each, or say why not; then none of them is counted."""
         now = self._clock()
+        # A clock that stepped back: what the rate gave stays, and from here on it gives again.
+        self.usage.tokens_at = min(self.usage.tokens_at, now)
         for one in what:
             reason = check_budget(self.grant, self.usage, now, one)
             if reason is not None:

@@ -56,6 +56,10 @@ _ALIASES = dict.fromkeys(
         b"x-original-url",
         b"x-original-uri",
         b"x-rewrite-url",
+        b"x-override-url",
+        b"x-original-method",
+        b"x-envoy-original-path",
+        b"x-envoy-original-dst-host",
     ),
     Use.DROP,
 )

@@ -207,6 +207,16 @@ def test_when_the_machine_went_down_every_grant_ends(place: Place) -> None:
     assert place.book.show(grant).state is schema.GrantState.REVOKED
 
 
+def test_when_the_machine_went_down_a_clock_that_is_ahead_saves_no_grant(place: Place) -> None:
+    grant = place.issue()
+    place.store._set_meta("boot", "another boot")
+    place.clock.now += 86_400
+    place.crash()
+    place.clock.now -= 86_400
+    assert place.book.ended_with_the_machine == 1
+    assert place.book.show(grant).state is schema.GrantState.REVOKED
+
+
 def test_a_clean_end_before_a_boot_keeps_grants(place: Place) -> None:
     grant = place.issue()
     place.store._set_meta("boot", "another boot")
@@ -224,6 +234,15 @@ def test_a_rate_starts_empty_after_a_crash(place: Place) -> None:
     assert spend(place.meter(grant), Spend.REQUEST, 5) == 0
     place.clock.now += 0.5
     assert spend(place.meter(grant), Spend.REQUEST, 5) == 1
+
+
+def test_a_clock_that_steps_back_does_not_stop_a_rate(place: Place) -> None:
+    meter = place.meter(place.issue(rate=2.0))
+    assert spend(meter, Spend.REQUEST, 5) == 2
+    place.clock.now -= 1800
+    assert spend(meter, Spend.REQUEST, 5) == 0
+    place.clock.now += 0.5
+    assert spend(meter, Spend.REQUEST, 5) == 1
 
 
 def test_states(place: Place) -> None:
