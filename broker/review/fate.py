@@ -17,7 +17,7 @@ from broker.policy.reasons import Reason, Refusal
 from broker.policy.rule import TlsMode
 from broker.policy.rules import Mode, Policy
 from broker.review.asked import Asked, read_asked
-from broker.review.hidden import Judged, judge_hidden
+from broker.review.hidden import HiddenJudge, Judged
 from broker.review.refusals import read_refusal
 
 _JUDGED: Final = frozenset(
@@ -84,9 +84,12 @@ class Fates:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._judge = lru_cache(maxsize=_CACHED)(HiddenJudge(policy).judge)
         # A session's grant is judged apart: here it is as good as there.
-        self._granted = replace(policy, require_grant=False) if policy.require_grant else policy
-        self._judge = lru_cache(maxsize=_CACHED)(judge_hidden)
+        self._granted = self._judge
+        if policy.require_grant:
+            granted = HiddenJudge(replace(policy, require_grant=False))
+            self._granted = lru_cache(maxsize=_CACHED)(granted.judge)
 
     def of(self, entry: Entry) -> Fate:
         """Judge what a decision record, or the close record of it, was about."""
@@ -117,7 +120,7 @@ class Fates:
         return self._unseen(entry, asked, judged, allowed=allowed) or self._reached(entry, judged.against, told)
 
     def _judged(self, asked: Asked, *, granted: bool) -> tuple[Judged, Told] | None:
-        judged = self._judge(asked, self._granted if granted else self._policy)
+        judged = self._granted(asked) if granted else self._judge(asked)
         if not judged.is_told:
             return None
         first, second = judged.favoured, judged.against

@@ -5,7 +5,7 @@ twice, once with every doubt resolved for the request and once against it. What 
 holds for hidden text that no server reads in two ways or takes for another; where it may not, it is `assumed`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -48,45 +48,64 @@ class Judged(NamedTuple):
         return isinstance(self.favoured, Denied) is isinstance(self.against, Denied)
 
 
-def judge_hidden(asked: Asked, policy: Policy) -> Judged:
-    """Judge a question of which a part may be hidden. A path that is ambiguous as far as it shows stays so."""
-    facts = asked.facts
-    known = path_pattern(asked) or (_ANY_PATH if asked.cut and facts.path and facts.path.count("/") == 1 else None)
-    opening = opening_of(facts)
-    first = judge(opening, policy)
-    if facts.scheme == "https" and (isinstance(first, Denied) or first.rule.tls is TlsMode.SPLICE):
-        return Judged(first, first)  # of the connection alone
-    if not asked.hidden or known is None:
-        return Judged(verdict := judge(facts, policy), verdict)
-    shown = facts.path or ""
-    hides_path = asked.cut or HIDDEN in shown
-    hides_query = asked.cut or HIDDEN in (facts.query or "")
-    if canonical_parameters(facts.query) is None:
-        hides_query = False
-    blank = structs.replace(
-        facts, path=_NO_PATH if hides_path else facts.path, query=_NO_QUERY if hides_query else facts.query
-    )
-    # The index narrows the rules by a path that is known, where very many stand at one host.
-    found_by = opening if hides_path else facts
-    rules = (*policy.allow.candidates(found_by), *policy.deny.candidates(found_by))
-    doubts = [(rule, _path(rule, asked, known, hides_path), _query(rule, asked, hides_query)) for rule in rules]
-    if all(path is None and query is None for _, path, query in doubts):
-        return Judged(verdict := judge(facts, policy), verdict)
-    favoured, against, worst = [
-        decide(blank, replace(policy, rules=tuple(_resolved(doubts, sure))), None, 0.0)
-        for sure in (_FOR, _AGAINST, _AMBIGUOUS)
-    ]
-    return Judged(favoured, against, isinstance(worst, Denied) is not isinstance(against, Denied))
+type _Doubts = tuple[tuple[Rule, Takes | None, Takes | None], ...]
+type _Sure = tuple[frozenset[Takes], frozenset[Takes]]
+
+_FOR: Final[_Sure] = (frozenset({Takes.YES, Takes.MAYBE}), frozenset({Takes.YES}))
+_AGAINST: Final[_Sure] = (frozenset({Takes.YES}), frozenset({Takes.YES, Takes.MAYBE}))
+_AMBIGUOUS: Final[_Sure] = (frozenset(), frozenset(Takes))
+_KEPT: Final = 256
 
 
-type _Doubts = Iterable[tuple[Rule, Takes | None, Takes | None]]
+class HiddenJudge:
+    """Judges questions of which a part may be hidden, under one policy."""
 
-_FOR: Final = ({Takes.YES, Takes.MAYBE}, {Takes.YES})
-_AGAINST: Final = ({Takes.YES}, {Takes.YES, Takes.MAYBE})
-_AMBIGUOUS: Final[tuple[set[Takes], set[Takes]]] = (set(), set(Takes))
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # The policy as it is with the doubts resolved, by the rules and doubts: millions of requests have the same few.
+        self._sides: dict[tuple[object, ...], tuple[Policy, Policy, Policy]] = {}
+
+    def judge(self, asked: Asked) -> Judged:
+        """A path or query that is ambiguous as far as it shows stays so."""
+        facts = asked.facts
+        known = path_pattern(asked) or (_ANY_PATH if asked.cut and facts.path and facts.path.count("/") == 1 else None)
+        opening = opening_of(facts)
+        first = judge(opening, self._policy)
+        if facts.scheme == "https" and (isinstance(first, Denied) or first.rule.tls is TlsMode.SPLICE):
+            return Judged(first, first)  # of the connection alone
+        if not asked.hidden or known is None:
+            return Judged(verdict := judge(facts, self._policy), verdict)
+        hides_path = asked.cut or HIDDEN in (facts.path or "")
+        hides_query = asked.cut or HIDDEN in (facts.query or "")
+        if canonical_parameters(facts.query) is None:
+            hides_query = False
+        # The index narrows the rules by a path that is known, where very many stand at one host.
+        found_by = opening if hides_path else facts
+        rules = (*self._policy.allow.candidates(found_by), *self._policy.deny.candidates(found_by))
+        doubts = tuple((one, _path(one, asked, known, hides_path), _query(one, asked, hides_query)) for one in rules)
+        if all(path is None and query is None for _, path, query in doubts):
+            return Judged(verdict := judge(facts, self._policy), verdict)
+        blank = structs.replace(
+            facts, path=_NO_PATH if hides_path else facts.path, query=_NO_QUERY if hides_query else facts.query
+        )
+        favoured, against, worst = [decide(blank, side, None, 0.0) for side in self._resolve(doubts)]
+        return Judged(favoured, against, isinstance(worst, Denied) is not isinstance(against, Denied))
+
+    def _resolve(self, doubts: _Doubts) -> tuple[Policy, Policy, Policy]:
+        key = tuple((id(rule), path, query) for rule, path, query in doubts)  # the rules live as long as the policy
+        sides = self._sides.get(key)
+        if sides is None:
+            if len(self._sides) >= _KEPT:
+                self._sides.clear()
+            sides = self._side(doubts, _FOR), self._side(doubts, _AGAINST), self._side(doubts, _AMBIGUOUS)
+            self._sides[key] = sides
+        return sides
+
+    def _side(self, doubts: _Doubts, sure: _Sure) -> Policy:
+        return replace(self._policy, rules=tuple(_resolved(doubts, sure)))
 
 
-def _resolved(doubts: _Doubts, sure: tuple[set[Takes], set[Takes]]) -> Iterable[Rule]:
+def _resolved(doubts: _Doubts, sure: _Sure) -> Iterator[Rule]:
     """The rules with what takes the hidden text unrestricted; a deny rule that is not hit is left out.
 
     sure: what counts as taken by an allow rule, and what as a hit of a deny rule.
