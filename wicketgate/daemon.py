@@ -9,7 +9,6 @@ import gc
 import grp
 import os
 import pwd
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from wicketgate import __version__
 from wicketgate.doorway import listen, open_door, take_lock
 from wicketgate.fork_server import start_fork_server
 from wicketgate.identity import Identity, prepare_state, serving_identity
+from wicketgate.runtime import UnsafeRuntime, prepare_runtime
 
 MAX_CERTIFICATES = 4 << 20
 
@@ -85,7 +85,9 @@ def _prepare(file: str) -> Prepared:
     access = {role: _access(getattr(config, role), identity, f"[{role}] of {source}") for role in SOCKET_NAMES}
     try:
         prepare_state(state, identity)
-        _prepare_runtime(runtime, identity)
+        prepare_runtime(runtime, identity)
+    except UnsafeRuntime as error:
+        raise StartError(str(error)) from error
     except OSError as error:
         raise StartError(f"{error.filename} cannot be made: {error.strerror}.") from error
     preload_daemon()  # once, for all processes to come; the serving user may be unable to read this interpreter
@@ -132,18 +134,6 @@ def _certificates(path: str) -> bytes:
     if len(content) > MAX_CERTIFICATES or b"-----BEGIN CERTIFICATE-----" not in content:
         raise StartError(f"{path} is not a file of PEM certificates of {MAX_CERTIFICATES} bytes at most.")
     return content
-
-
-def _prepare_runtime(runtime: Path, identity: Identity) -> None:
-    """The directory of the sockets: anybody may pass through, only the serving user may change what is in it."""
-    runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
-    found = runtime.lstat()
-    if os.geteuid() == 0 and found.st_uid == 0 and stat.S_ISDIR(found.st_mode):
-        os.chown(runtime, identity.uid, identity.gid, follow_symlinks=False)
-        found = runtime.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != identity.uid or found.st_mode & 0o022:
-        cure = f"It must be a directory of user {identity.uid} that nobody else can write."
-        raise StartError(f"The runtime directory {runtime} could be changed by others. {cure}")
 
 
 def _confine() -> bool:

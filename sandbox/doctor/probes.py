@@ -11,6 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -18,6 +19,7 @@ from netns import kernel, mounts
 from netns.bridge import build_bridge
 from netns.netlink import NetlinkError
 from sandbox.doctor.causes import Attempt, Step
+from sandbox.doctor.children import hear_child
 from sandbox.doctor.facts import apparmor_label
 
 CLONE_FS: Final = 0x200
@@ -209,15 +211,7 @@ def _in_child(body: Callable[[], None], first: Step) -> Attempt | None:
     """Run `body` in a child; what it was refused. One that dies without a word is a refusal of the `first` step."""
     global _IDS
     _IDS = (os.geteuid(), os.getegid())
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _be_child(body, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as report:
-        told = report.read()
-    _, status = os.waitpid(pid, 0)
+    told, status = hear_child(partial(_be_child, body))
     if told:
         found = json.loads(told)
         return Attempt(
@@ -250,15 +244,7 @@ def _be_child(body: Callable[[], None], writer: int) -> NoReturn:
 
 def _continue_in_child(body: Callable[[], None]) -> None:
     """Go on in a child, which is the first process of a pid namespace that was just unshared."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _be_child(body, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as report:
-        told = report.read()
-    _, status = os.waitpid(pid, 0)
+    told, status = hear_child(partial(_be_child, body))
     if not told and status != 0:
         raise OSError(errno.EIO, f"the first process of a pid namespace ended with status {status}")
     if told:

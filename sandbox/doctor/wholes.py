@@ -5,6 +5,7 @@ import json
 import os
 import select
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -12,6 +13,7 @@ from netns import kernel
 from netns.bridge import Bridge, build_bridge
 from sandbox.construct import build
 from sandbox.doctor.causes import Cause, Layer
+from sandbox.doctor.children import hear_child
 from sandbox.doctor.findings import BRIDGE_ONLY, EVERY_MODE, Finding, Mode, State, failed, fine
 from sandbox.errors import LaunchError
 from sandbox.ground import Ground
@@ -161,15 +163,7 @@ def _answer_names(bridge: Bridge) -> NoReturn:
 
 
 def _in_child(body: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _be_child(body, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        told = answer.read()
-    os.waitpid(pid, 0)
+    told, _ = hear_child(partial(_be_child, body))
     return dict(json.loads(told)) if told else {}
 
 

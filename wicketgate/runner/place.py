@@ -1,36 +1,19 @@
-"""The runtime directory of a runner: who may change it, its lock, and its socket."""
+"""What a runner has in its runtime directory: its lock, and its socket."""
 
 import contextlib
 import fcntl
 import os
 import socket
-import stat
 import time
 from pathlib import Path
 from typing import Final
 
-from wicketgate.identity import Identity
 from wicketgate.runner.config import SOCKET_NAME, ConfigError
 from wicketgate.runner.gate import Admitted
 
 BACKLOG: Final = 512
 LOCK_NAME: Final = "runner.lock"
 LOCK_SECONDS: Final = 0.5
-
-
-def prepare_runtime(runtime: Path, identity: Identity) -> None:
-    """The directory of the socket: anybody may pass through, only the serving user may change what is in it.
-
-    Raises ConfigError or OSError.
-    """
-    runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
-    found = runtime.lstat()
-    if os.geteuid() == 0 and found.st_uid == 0 and stat.S_ISDIR(found.st_mode):
-        os.chown(runtime, identity.uid, identity.gid, follow_symlinks=False)
-        found = runtime.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != identity.uid or found.st_mode & 0o022:
-        cure = f"It must be a directory of user {identity.uid} that nobody else can write."
-        raise ConfigError(f"The runtime directory {runtime} could be changed by others. {cure}")
 
 
 def take_lock(runtime: Path) -> int:

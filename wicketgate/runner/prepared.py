@@ -26,8 +26,8 @@ from wicketgate.identity import Identity, prepare_state, serving_identity
 from wicketgate.runner.config import Account, ConfigError, RunnerConfig, parse_config
 from wicketgate.runner.gate import Admitted
 from wicketgate.runner.openapi import openapi_document
-from wicketgate.runner.place import prepare_runtime
 from wicketgate.runner.readiness import Readiness
+from wicketgate.runtime import UnsafeRuntime, prepare_runtime
 
 USUAL_BROKER: Final = Path("/var/lib/wicketgate")  # its state; no command may reach it, whoever serves it
 _LATE: Final = (
@@ -81,6 +81,8 @@ def prepare(file: str) -> Prepared:
         prepare_runtime(runtime, identity)
     except (NoStateDirectory, NoRuntimeDirectory) as error:
         raise ConfigError(f"{error}; or name it in {source}, table [runner].") from error
+    except UnsafeRuntime as error:
+        raise ConfigError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be made: {error.strerror}.") from error
     admitted = _admitted(config, identity, source)
