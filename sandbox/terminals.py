@@ -30,6 +30,7 @@ from sandbox.tmux import PaneState
 AT_ONCE, KEPT = 256, 100
 READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
 LEAVE_SECONDS = 5.0  # a busy machine takes its time; the person has left by then
+GOING_SECONDS = 0.5  # from what a client of an ending server hears to the sandbox's end
 MAX_ANSWER, MAX_CAPTURE = 1 << 16, 32 << 20  # bytes; the server is the payload's to replace
 MAX_COMPLAINT = 200  # characters
 # Where a terminal may be described (terminfo(5)), and what is taken for one of which the host knows nothing.
@@ -108,12 +109,18 @@ class TerminalSession:
     ) -> bytes:
         """Run a tmux client that must succeed; what it printed. Raises LaunchError."""
         answer = await self.client(argv, stdin, most=most, seconds=seconds)
-        if answer.code and self.has_ended:
-            raise LaunchError(Code.SESSION_OVER, "The terminal has ended.", "Open a new one.")
+        if answer.code and await self._is_ending():
+            how = self.live.child.ended.result()
+            raise LaunchError(Code.SESSION_OVER, f"The terminal has ended (exit code {how}).", "Open a new one.")
         if answer.code:
             text = " ".join(tmux.parse_lines(answer.err.decode(errors="replace").strip()))[:MAX_COMPLAINT]
             raise LaunchError(Code.SESSION_OVER, f"The terminal does not do that ({text}).", "Open a new one.")
         return answer.out
+
+    async def _is_ending(self) -> bool:
+        """Whether it has ended, or does just now: a client of a server that ends hears of it before the sandbox has."""
+        await asyncio.wait([self.live.child.ended], timeout=GOING_SECONDS)
+        return self.has_ended
 
     async def look(self) -> PaneState:
         """What the pane is like now. Raises LaunchError."""

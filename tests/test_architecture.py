@@ -69,6 +69,7 @@ FORKS: Final = {
     "sandbox.protect.keeper": "what cleans up after a killed server outlives it",
     "netns.joining": "the first process of a pid namespace",
     "sandbox.doctor.children": "each attempt in a child that ends with what it made",
+    "sandbox.doctor.wholes": "names are answered beside the proof that asks for them",
     "wicketgate.runner.start": "the gate and the runner",
     "wicketgate.broker_process": "the broker of a run without a daemon",
     "wicketgate.doorway": "the process that lets peers in, which stays outside the broker's user namespace",

@@ -5,7 +5,6 @@ the sockets; start the door, which stays outside; enter the user namespace and g
 that forks workers; serve.
 """
 
-import gc
 import grp
 import os
 import pwd
@@ -27,6 +26,7 @@ from wicketgate import __version__
 from wicketgate.doorway import listen, open_door, take_lock
 from wicketgate.fork_server import start_fork_server
 from wicketgate.identity import Identity, prepare_state, serving_identity
+from wicketgate.memory import share_memory
 from wicketgate.runtime import UnsafeRuntime, prepare_runtime
 
 MAX_CERTIFICATES = 4 << 20
@@ -91,8 +91,7 @@ def _prepare(file: str) -> Prepared:
     except OSError as error:
         raise StartError(f"{error.filename} cannot be made: {error.strerror}.") from error
     preload_daemon()  # once, for all processes to come; the serving user may be unable to read this interpreter
-    gc.collect()
-    gc.freeze()  # a collection must not write to, and so copy, the pages that all these processes share
+    share_memory()
     identity.become()
     try:
         os.close(open_directory(state))
