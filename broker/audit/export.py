@@ -169,4 +169,8 @@ def _http(entry: Entry) -> Event:
 
 
 def _cell(value: str | float) -> str | float:
-    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
+    if not isinstance(value, str):
+        return value
+    if not value.isprintable():  # of a log that somebody wrote into: ours have no such characters
+        value = "".join(char if char.isprintable() or char in "\t\r\n" else ascii(char)[1:-1] for char in value)
+    return f"'{value}" if value[:1] in _FORMULA else value

@@ -5,6 +5,8 @@ from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def host_key(host: str) -> str:
@@ -27,4 +29,7 @@ def microseconds(time: str) -> int:
     moment = datetime.fromisoformat(time)
     if moment.tzinfo is None:
         raise ValueError(f"{time}: no time zone")
-    return (moment - _EPOCH) // _MICROSECOND
+    found = (moment - _EPOCH) // _MICROSECOND
+    if not _FIRST <= found <= _LAST:
+        raise ValueError(f"{time}: no moment of the years 1 to 9999")  # an offset may lead out of them
+    return found

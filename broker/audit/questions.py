@@ -105,9 +105,9 @@ def parse_moment(text: str, now: datetime) -> int:
         return int(now.timestamp() * 1_000_000) - int(ago[1]) * _UNIT[ago[2]] * 1_000_000
     try:
         moment = datetime.fromisoformat(text.strip())
+        return microseconds((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat())
     except ValueError as error:
         raise BadQuestion(f"{text!r} is no time: give 2026-01-31T12:00:00Z, 2026-01-31, or 15m, 2h, 7d ago") from error
-    return microseconds((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat())
 
 
 def search(

@@ -140,6 +140,12 @@ def test_csv_is_no_formula(text: str) -> None:
     assert rows[0]["detail"] == f"'{text}"
 
 
+@pytest.mark.parametrize("text", ["\x1b[31m", "a\x9b2J", "\u202e", "\x7f", "\x00"])
+def test_csv_drives_no_terminal(text: str) -> None:
+    """Our own records have nothing of the kind; a log that somebody wrote into may."""
+    assert "".join(as_csv([entry(detail=text)])).replace("\r\n", "").isprintable()
+
+
 def test_an_empty_export() -> None:
     assert list(as_ocsf([])) == []
     assert "".join(as_csv([])).startswith("id,time,kind")

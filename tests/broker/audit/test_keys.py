@@ -39,7 +39,10 @@ def test_microseconds(time: str, expected: int) -> None:
     assert microseconds(time) == expected
 
 
-@pytest.mark.parametrize("time", ["", "x", "2023-11-14T22:13:20", "2023-02-30T00:00:00Z"])
+OUT_OF_THE_CALENDAR = ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-00:01"]
+
+
+@pytest.mark.parametrize("time", ["", "x", "2023-11-14T22:13:20", "2023-02-30T00:00:00Z", *OUT_OF_THE_CALENDAR])
 def test_what_is_no_moment(time: str) -> None:
-    with pytest.raises(ValueError, match=r"time zone|isoformat|day is out|range"):
+    with pytest.raises(ValueError, match=r"time zone|isoformat|day is out|range|years 1 to 9999"):
         microseconds(time)

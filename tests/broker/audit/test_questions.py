@@ -530,7 +530,7 @@ def test_parse_moment(text: str, expected: str) -> None:
     assert parse_moment(text, NOW) == microseconds(expected)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "5", "2024-13-01", "-5m", "5y"])
+@pytest.mark.parametrize("text", ["", "yesterday", "5", "2024-13-01", "-5m", "5y", "0001-01-01T00:00:00+14:00"])
 def test_a_bad_moment_is_refused_with_what_is_expected(text: str) -> None:
     with pytest.raises(BadQuestion, match="15m, 2h, 7d"):
         parse_moment(text, NOW)
