@@ -176,7 +176,7 @@ class HttpConnection:
             if not self._unread:
                 return
             budget -= max(count, READ_COST)
-            if budget <= 0:
+            if budget <= 0 or self._reactor.is_late():
                 self._reactor.again(self._client.sock.fileno(), IN)
                 return
 
@@ -200,7 +200,7 @@ class HttpConnection:
             exchange = self._exchange
             self._came(exchange.upstream_data(view[:count]) if count else exchange.upstream_end())
             budget -= max(count, READ_COST)
-            if budget <= 0 and self._upstream.current is upstream:
+            if (budget <= 0 or self._reactor.is_late()) and self._upstream.current is upstream:
                 self._reactor.again(upstream.stream.sock.fileno(), IN)
                 return
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import select
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 from broker.gateway.pipes import Pipes
@@ -20,6 +21,8 @@ LISTENER = select.EPOLLIN | select.EPOLLET
 EVENTS_A_TURN = 512
 BUFFER_BYTES = 256 * 1024
 READ_COST = 4096  # bytes that a read counts for at the least of those of a turn: a TLS record may carry one
+
+TURN_SECONDS = 0.01  # of work, after which whoever has more to do should stop: octets do not weigh what they cost
 
 TICK = 0.1  # seconds between looks at the deadlines: none of them is finer
 
@@ -48,6 +51,7 @@ class Reactor:
     ) -> None:
         self.loop = loop
         self.now = loop.time()
+        self._turn_began = monotonic()
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.pipes = Pipes()
@@ -89,6 +93,10 @@ class Reactor:
             if not self._again:
                 self.loop.call_soon(self._turn)
             self._again.append((events, handler))
+
+    def is_late(self) -> bool:
+        """Whether this turn has taken long already; who may go on `again` then should. The loop's own clock stands."""
+        return monotonic() - self._turn_began > TURN_SECONDS
 
     def watch(self, timed: Timed) -> None:
         """Look at the deadline of `timed` until `unwatch`. Moving a deadline costs an assignment and nothing else."""
@@ -136,6 +144,7 @@ class Reactor:
 
     def _turn(self) -> None:
         self.now = self.loop.time()
+        self._turn_began = monotonic()
         again, self._again = self._again, []
         for events, handler in again:
             self.call(handler, events)

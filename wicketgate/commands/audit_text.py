@@ -104,7 +104,7 @@ def _visible(text: str) -> str:
 
 
 def _moment(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _size(count: int) -> str:

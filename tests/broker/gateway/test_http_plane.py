@@ -105,6 +105,40 @@ async def test_no_refused_head_reaches_the_origin(world: World) -> None:
 
 
 @in_world
+async def test_a_turn_after_each_read_brings_all_of_it(world: World) -> None:
+    """As where the octets cost so much that each turn is late after one read, in both directions."""
+    sent, came = b"u" * 2_000_000, b"d" * 2_000_000
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(came) + came
+    chunked = b"".join(
+        b"%x\r\n%s\r\n" % (len(sent[at : at + 999]), sent[at : at + 999]) for at in range(0, len(sent), 999)
+    )
+    head = request("/", method="POST", more="Transfer-Encoding: chunked\r\nConnection: close\r\n")
+    asked = 0
+
+    def is_late() -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        end = b""
+        while not end.endswith(b"0\r\n\r\n"):
+            end = (end + await reader.read(65536))[-8:]
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with world.broker(RULES, fixed=FIXED) as broker, world.origin(behave) as origin:
+        broker.reactor.is_late = is_late  # type: ignore[method-assign]
+        where = (await world.inside(look_up, HOST), 80)
+        got = await world.inside(exchange, where, head + chunked + b"0\r\n\r\n")
+        assert got.endswith(came)
+        assert got.count(b"d") >= len(came)
+        assert origin.text.count(b"u") >= len(sent)
+        assert asked > 10
+
+
+@in_world
 async def test_what_is_accepted_is_sent_as_it_was_judged(world: World) -> None:
     cases = tomllib.loads((CASES / "http1_requests_accepted.toml").read_text("utf-8"))["case"]
     async with world.broker(RULES, fixed=FIXED), world.origin(answering(OK)) as origin:

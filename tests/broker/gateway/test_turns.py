@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+from time import monotonic
 
-from broker.gateway.reactor import READ_COST, Reactor
+from broker.gateway.reactor import IN, READ_COST, TURN_SECONDS, Reactor
 from broker.gateway.relay import BYTES_A_TURN, Tunnel
 from broker.policy.limits import Limits
 from broker.policy.reasons import Reason
@@ -59,4 +60,35 @@ async def test_a_turn_ends_by_the_number_of_reads_too() -> None:
     assert [side.reads for side in sides] == [BYTES_A_TURN // READ_COST] * 2
     tunnel.end(Reason.FINISHED, clean=True)
     reactor.close()
+    assert not faults
+
+
+async def test_a_turn_ends_by_the_work_that_was_done_too() -> None:
+    """Tiny chunks, say, cost a hundred times what they weigh: whoever serves them asks whether others should go on."""
+    faults: list[Exception] = []
+    reactor = Reactor(
+        asyncio.get_running_loop(), end_turn=lambda: None, failed=lambda _callback, error: faults.append(error)
+    )
+    near, far = socket.socketpair()
+    seen: list[bool] = []
+    served = asyncio.Event()
+
+    def work(_events: int) -> None:
+        seen.append(reactor.is_late())
+        end = monotonic() + 2 * TURN_SECONDS
+        while monotonic() < end:
+            pass
+        seen.append(reactor.is_late())
+        if len(seen) == 2:
+            reactor.again(near.fileno(), IN)
+        else:
+            served.set()
+
+    reactor.add(near.fileno(), work)
+    far.send(b"x")
+    await served.wait()
+    assert seen == [False, True] * 2
+    reactor.close()
+    near.close()
+    far.close()
     assert not faults
