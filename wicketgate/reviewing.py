@@ -29,8 +29,10 @@ _BACKLOG: Final = 64
 _LOOPBACK: Final = re.compile(r"127\.[0-9.]+|::1", re.ASCII)
 
 
-def serve_review(listen: str, state_dir: Path | None, hosts: tuple[str, ...], token_file: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `AuditError` where it cannot start."""
+def serve_review(
+    listen: str, state_dir: Path | None, hosts: tuple[str, ...], token_file: Path | None, index_dir: Path | None
+) -> None:
+    """Serve until SIGTERM or SIGINT; the index lies in `index_dir`, or beside the log. Raises `AuditError`."""
     path = audit_directory(state_dir or default_state_dir(os.environ, os.geteuid()))
     directory = open_directory(path, reading=True)
     listener, address, port = _listener(listen)
@@ -42,7 +44,9 @@ def serve_review(listen: str, state_dir: Path | None, hosts: tuple[str, ...], to
     become(owner)
     if token is None:
         token = keep_token(token_file) if token_file else make_token()
-    reader = Reader(directory, path / INDEX_NAME)
+    if index_dir is not None:
+        os.close(open_directory(index_dir))  # as private as the log: who could write it could make up what is shown
+    reader = Reader(directory, (index_dir or path) / INDEX_NAME)
     reader.prepare().result()
     access = Access(keys=Keys.derive(token), names=names_of(address, port, hosts), cookie=cookie_name(port))
     if not _LOOPBACK.fullmatch(address):

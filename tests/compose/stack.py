@@ -12,7 +12,12 @@ from tests.origins.certificates import make_certificates
 from tests.tree import ROOT
 
 FILES: Final = ("-f", "compose.yaml", "-f", "tests/compose/compose.test.yaml")
-SETTINGS: Final = ("WICKETGATE_CONFIG=/run/work/config", "AGENT_ALLOW=api.origin.example:443")
+REVIEW_PORT: Final = 9321  # not the usual one, so that a port written down somewhere is noticed
+SETTINGS: Final = (
+    "WICKETGATE_CONFIG=/run/work/config",
+    "AGENT_ALLOW=api.origin.example:443",
+    f"WICKETGATE_REVIEW_PORT={REVIEW_PORT}",
+)
 ALLOWED, DENIED = "api.origin.example", "other.origin.example"
 BROKER, RUNNER, AGENT = 64320, 64321, 64322
 CONTROL, ATTACH = "/run/wicketgate/control.sock", "/run/wicketgate/attach.sock"
@@ -62,11 +67,10 @@ class Stack:
         """Run `docker-compose` on the files of the stack."""
         return self.engine.compose(*FILES, *words, settings=SETTINGS, check=check, seconds=seconds)
 
-    def up(self) -> None:
-        """Start broker, runner and origin, and wait until they are healthy."""
-        done = self.compose(
-            "--profile", "example", "up", "--detach", "--wait", "--no-build", "--pull", "never", check=False
-        )
+    def up(self, *profiles: str) -> None:
+        """Start broker, runner, origin, the agent and what further profiles hold; wait until they are healthy."""
+        chosen = [word for profile in ("example", *profiles) for word in ("--profile", profile)]
+        done = self.compose(*chosen, "up", "--detach", "--wait", "--no-build", "--pull", "never", check=False)
         assert done.returncode == 0, done.stderr.decode()[-2000:] + self.logs()
 
     def down(self) -> None:
@@ -119,3 +123,21 @@ class Stack:
         assert done.returncode == 0, done.stderr
         found = [json.loads(line) for line in done.stdout.splitlines()]
         return [one for one in found if all(one.get(name) == value for name, value in wanted.items())]
+
+
+def what_is_left(engine: Engine) -> dict[str, set[str]]:
+    """What an engine has beside its own."""
+
+    def lines(*command: str) -> set[str]:
+        return set(engine.run(*command).stdout.decode().split())
+
+    links = lines("sh", "-c", "ls /sys/class/net") - {"lo", "docker0"}
+    mounts = engine.run("cat", "/proc/self/mounts").stdout.decode().splitlines()
+    return {
+        "containers": lines("docker", "ps", "--all", "--quiet"),
+        "networks": lines("docker", "network", "ls", "--format", "{{.Name}}") - {"bridge", "host", "none"},
+        "volumes": lines("docker", "volume", "ls", "--quiet"),
+        "processes": lines("ps", "-e", "-o", "comm=") - {"docker-init", "dockerd", "containerd", "ps"},
+        "links": {name for name in links if name.startswith(("br-", "veth"))},
+        "mounts": {line.split()[1] for line in mounts if line.startswith(("overlay", "shm", "nsfs"))},
+    }

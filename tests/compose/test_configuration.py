@@ -21,8 +21,8 @@ def services(engine: Engine, *files: str) -> dict[str, dict[str, Any]]:
 )
 def test_every_service_is_hardened(engine: Engine, files: tuple[str, ...]) -> None:
     found = services(engine, *files)
-    assert set(found) == {"broker", "runner", "agent"}
-    users = set()
+    assert set(found) == {"broker", "runner", "agent", "review"}
+    users = {}
     for name, service in found.items():
         assert not {key for key in FORBIDDEN_KEYS if service.get(key)}, name
         assert service["cap_drop"] == ["ALL"], name
@@ -34,14 +34,30 @@ def test_every_service_is_hardened(engine: Engine, files: tuple[str, ...]) -> No
         assert "no-new-privileges:true" in options, name
         allowed = {"systempaths=unconfined"} if name == "runner" else set()
         assert {option for option in options if "unconfined" in option} == allowed, name
-        users.add(service["user"])
+        users[name] = service["user"]
         assert not service["user"].startswith("0"), name
         assert not [one for one in service["volumes"] if "docker.sock" in str(one) or one["target"] == "/"], name
         for port in service.get("ports", []):
             assert port["host_ip"] == "127.0.0.1", name
-    assert len(users) == 3
+    assert users.pop("review") == users["broker"]  # whose log it reads
+    assert len(set(users.values())) == 3
     assert found["runner"]["network_mode"] == "none"
     assert [option for option in found["runner"]["security_opt"] if option.startswith("seccomp")]
+
+
+def test_the_review_page_has_the_log_to_read_and_a_network_of_its_own(engine: Engine) -> None:
+    found = services(engine, "compose.yaml")
+    review = found["review"]
+    assert review["profiles"] == ["review"]
+    (port,) = review["ports"]
+    assert (port["published"], port["target"]) == ("8321", 8321)  # alike: the page answers to its own port's names only
+    assert set(review["networks"]) == {"review"}
+    assert not [name for name, one in found.items() if name != "review" and "review" in (one.get("networks") or ())]
+    places = {one["target"]: one for one in review["volumes"]}
+    assert set(places) == {"/var/lib/wicketgate/audit", "/var/lib/wicketgate-review"}
+    log = places["/var/lib/wicketgate/audit"]
+    assert (log["source"], log["read_only"], log["volume"]["subpath"]) == ("broker-state", True, "audit")
+    assert not [one for name in set(found) - {"review"} for one in found[name]["volumes"] if "review" in one["source"]]
 
 
 def test_apparmor_is_asked_for_where_the_switch_is_set(engine: Engine) -> None:

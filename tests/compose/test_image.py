@@ -1,5 +1,6 @@
 """The image: what is in it, what is not, and that it says what it was made from."""
 
+import hashlib
 import json
 import re
 import tomllib
@@ -42,6 +43,23 @@ def test_versions_are_recorded(engine: Engine) -> None:
 
     rows = [line.split("\t") for line in sh(engine, "cat /usr/share/wicketgate/debian-packages.tsv").splitlines()]
     assert {"bubblewrap", "nftables", "python3", "tmux"} <= {name for name, _version, _architecture in rows}
+
+
+def test_what_the_review_page_is_made_of_is_in_it(engine: Engine) -> None:
+    """The templates compile and the files are there, byte for byte those of the tree."""
+    script = """
+import hashlib, importlib.resources, sys
+from broker.review.page.rendering import environment
+environment()
+for name in sys.argv[1:]:
+    print(hashlib.sha256((importlib.resources.files("broker.review.page") / name).read_bytes()).hexdigest())
+"""
+    page = ROOT / "broker/review/page"
+    names = sorted(str(path.relative_to(page)) for kind in ("templates", "static") for path in (page / kind).iterdir())
+    assert {"templates/overview.html", "static/style.css"} <= set(names)
+    words = ("run", "--rm", "--network", "none", "--entrypoint", "/opt/wicketgate/bin/python", IMAGE, "-Ic", script)
+    found = engine.docker(*words, *names).split()
+    assert found == [hashlib.sha256((page / name).read_bytes()).hexdigest() for name in names]
 
 
 def test_no_compiler_and_no_way_to_get_one(engine: Engine) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compose.engine import Engine
 from tests.compose.processes import below, kill, mounts, sleepers, status, wait_until
-from tests.compose.stack import AGENT, ALLOWED, BROKER, CONTROL, DENIED, RUNNER, Stack
+from tests.compose.stack import AGENT, ALLOWED, BROKER, CONTROL, DENIED, RUNNER, Stack, what_is_left
 
 FETCH = ("curl", "-sS", "--max-time", "20", "--fail-with-body")
 OWNERS = {"broker": BROKER, "runner": RUNNER, "agent": AGENT}
@@ -323,24 +323,6 @@ def test_a_broker_that_can_keep_no_record_is_not_healthy(engine: Engine, stack: 
         wait_until(lambda: inside(*asked).returncode == 0, 60, "it is healthy again")
     finally:
         engine.docker("rm", "--force", name)
-
-
-def what_is_left(engine: Engine) -> dict[str, set[str]]:
-    """What an engine has beside its own."""
-
-    def lines(*command: str) -> set[str]:
-        return set(engine.run(*command).stdout.decode().split())
-
-    links = lines("sh", "-c", "ls /sys/class/net") - {"lo", "docker0"}
-    mounts = engine.run("cat", "/proc/self/mounts").stdout.decode().splitlines()
-    return {
-        "containers": lines("docker", "ps", "--all", "--quiet"),
-        "networks": lines("docker", "network", "ls", "--format", "{{.Name}}") - {"bridge", "host", "none"},
-        "volumes": lines("docker", "volume", "ls", "--quiet"),
-        "processes": lines("ps", "-e", "-o", "comm=") - {"docker-init", "dockerd", "containerd", "ps"},
-        "links": {name for name in links if name.startswith(("br-", "veth"))},
-        "mounts": {line.split()[1] for line in mounts if line.startswith(("overlay", "shm", "nsfs"))},
-    }
 
 
 def test_a_plain_down_leaves_the_named_volumes_and_nothing_else(engine: Engine, stack: Stack) -> None:

@@ -22,14 +22,21 @@ REFUSED = 125
     type=click.Path(path_type=Path),
     help="Keep the token in this file (0600), so that a restart lets the same browsers in; made if it is not there.",
 )
-def command(listen: str, state_dir: Path | None, hosts: tuple[str, ...], token_file: Path | None) -> int:
+@click.option(
+    "--index-dir",
+    type=click.Path(path_type=Path),
+    help="Keep the index in this directory (0700; made if it is not there), for a log that can only be read.",
+)
+def command(
+    listen: str, state_dir: Path | None, hosts: tuple[str, ...], token_file: Path | None, index_dir: Path | None
+) -> int:
     """Serve the audit log as pages for people, until SIGTERM. Prints the address to open, with its token."""
     from broker.audit.errors import AuditError  # noqa: PLC0415  `--help` needs none of it
     from broker.audit.location import NoStateDirectory  # noqa: PLC0415
     from wicketgate.reviewing import serve_review  # noqa: PLC0415
 
     try:
-        serve_review(listen, state_dir, hosts, token_file)
+        serve_review(listen, state_dir, hosts, token_file, index_dir)
     except (AuditError, NoStateDirectory) as error:
         say(f"the review page does not run: {error}")
         return REFUSED

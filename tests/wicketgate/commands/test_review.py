@@ -77,6 +77,29 @@ def test_a_token_that_is_kept_lets_the_same_browsers_in_after_a_restart(state: P
         assert get(again, "/", cookie)[0] == 200
 
 
+def test_an_index_elsewhere_leaves_the_log_as_it_was(state: Path) -> None:
+    before = {path: path.read_bytes() for path in (state / "audit").rglob("*") if path.is_file()}
+    place = state / "index"
+    with serving(state, "--listen", "127.0.0.1:0", "--index-dir", str(place)) as address:
+        _, cookie, _ = get(address, "/?" + urlsplit(address).query)
+        assert "s-1" in get(address, "/", cookie)[2]
+    assert {path: path.read_bytes() for path in (state / "audit").rglob("*") if path.is_file()} == before
+    assert (place / "index.sqlite3").stat().st_size > 0
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_index_that_others_could_write_is_not_used(state: Path) -> None:
+    place = state / "index"
+    place.mkdir()
+    place.chmod(0o777)
+    words = [sys.executable, "-m", "wicketgate", "review", "--state-dir", str(state), "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        [*words, "--index-dir", str(place)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 125
+    assert f"chmod 0700 {place}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
