@@ -6,8 +6,10 @@ asking.py     the filters of an address (pure)
 wording.py    times, amounts and requests as people read them (pure)
 rendering.py  templates, every text of the log escaped twice over: for the eye and for HTML
 reader.py     questions to the index, in a bounded set of threads, each for a bounded time
+opening.py    the index for one question, without waiting for who else has it
 pages.py      what each page shows
 weighing.py   suggested rules, a replayed policy
+bounded.py    an end for what a pasted text can make slow
 signatures.py whether a checkpoint's signature fits
 forms.py      a posted form, bounded
 answers.py    statuses and header fields

@@ -5,6 +5,7 @@ The files are looked at once for all streams; only when one has grown does each 
 
 import asyncio
 import os
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -13,7 +14,9 @@ from aiohttp import web
 
 from broker.audit.segments import list_segments
 from broker.review.page.answers import HEADERS
+from broker.review.page.reader import Unanswered
 
+STREAM: Final = "text/event-stream"
 _MOST: Final = 24
 _LOOK_SECONDS: Final = 1.0
 _LIFE_SECONDS: Final = 600.0  # then the browser asks again by itself
@@ -28,6 +31,7 @@ class Streams:
         self._directory = directory
         self._open = 0
         self._grown = asyncio.Condition()
+        self._turn = asyncio.Lock()  # one of them asks at a time: pages are not to wait for what runs beside them
         self._watch: asyncio.Task[None] | None = None
         self._shape: Shape = (0, 0)
 
@@ -37,15 +41,23 @@ class Streams:
         return self._open >= _MOST
 
     async def serve(self, request: web.BaseRequest, ask: Callable[[], Awaitable[int]]) -> web.StreamResponse:
-        """Tell each new number until the client goes or the stream's time is up. `ask` gives the number."""
-        answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
-        await answer.prepare(request)
+        """Tell each new number until the client goes or the stream's time is up. `ask` gives the number.
+
+        Once it has begun there is no other answer: what goes wrong ends the stream, and the browser asks again.
+        """
+        answer = web.StreamResponse(headers={**HEADERS, "Content-Type": STREAM})
         with self._counted():
+            await answer.prepare(request)
             try:
                 async with asyncio.timeout(_LIFE_SECONDS):
                     await self._tell(answer, ask)
             except TimeoutError:
-                await answer.write_eof()
+                pass
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001  as `server`'s guard does, which would begin a second answer
+                traceback.print_exception(error)
+            await answer.write_eof()
         return answer
 
     async def _tell(self, answer: web.StreamResponse, ask: Callable[[], Awaitable[int]]) -> None:
@@ -53,7 +65,8 @@ class Streams:
         await answer.write(b"retry: 5000\n\n")
         while True:
             before = self._shape
-            number = await ask()
+            async with self._turn:
+                number = await _ask_or(told, ask)
             if number != told:
                 await answer.write(b"data: %d\n\n" % number)
                 told = number
@@ -89,6 +102,14 @@ class Streams:
                     self._shape = shape
                     self._grown.notify_all()
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _ask_or(told: int, ask: Callable[[], Awaitable[int]]) -> int:
+    """What has no answer now (a locked index, too many questions) is asked again when more has come."""
+    try:
+        return await ask()
+    except Unanswered:
+        return told
 
 
 def _shape(directory: int) -> Shape:

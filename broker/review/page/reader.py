@@ -15,6 +15,7 @@ import msgspec
 
 from broker.audit.errors import AuditError
 from broker.audit.index import INDEX_NAME, AuditIndex
+from broker.review.page.opening import Opener
 from broker.review.page.rendering import NOTICE
 
 _THREADS: Final = 3
@@ -31,8 +32,7 @@ class Reader:
     """The log of one directory (a descriptor), with its index at a path."""
 
     def __init__(self, directory: int, index: Path | None) -> None:
-        self._directory = directory
-        self._path = index
+        self._opener = Opener(directory, index)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
         self._waiting = 0
 
@@ -59,7 +59,7 @@ class Reader:
 
     def _answer[T](self, question: Callable[[AuditIndex], T]) -> T:
         try:
-            with AuditIndex.open(self._directory, self._path) as index:
+            with self._opener.opened() as index:
                 return self._bounded(index, question)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:

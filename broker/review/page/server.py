@@ -4,6 +4,7 @@ import asyncio
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 from urllib.parse import unquote
@@ -16,18 +17,20 @@ from broker.audit.questions import BadQuestion
 from broker.audit.totals import Totals
 from broker.review.page import answers, pages, weighing
 from broker.review.page.access import Access, Asked, Barred, Let, judge, same
+from broker.review.page.asking import filters_in, read_filter
 from broker.review.page.connections import Connection, Room, factory
 from broker.review.page.forms import read_form
-from broker.review.page.live import Streams
+from broker.review.page.live import STREAM, Streams
 from broker.review.page.reader import Reader, Unanswered
 from broker.review.page.rendering import STATIC, static
 from broker.review.page.signatures import standing
 
 _ANSWER_SECONDS: Final = 30.0  # for a whole request; what the reader bounds ends before
 _ALIKE: Final = 100  # newer records that a stream counts
-_RECORD: Final = re.compile(r"/records/([^/]{1,512})")
-_SUGGEST: Final = re.compile(r"/sessions/([^/]{1,1024})/suggest")
-_SESSION: Final = re.compile(r"/sessions/([^/]{1,1024})")
+# A session has 128 characters at most; each may come as four bytes, each byte as three (%F0).
+_RECORD: Final = re.compile(r"/records/([^/]{1,2048})")
+_SUGGEST: Final = re.compile(r"/sessions/([^/]{1,2048})/suggest")
+_SESSION: Final = re.compile(r"/sessions/([^/]{1,2048})")
 
 
 class ReviewServer:
@@ -132,6 +135,9 @@ class ReviewServer:
         after = query.get("after", "")
         if not (after.isascii() and after.isdigit() and len(after) < 19):
             raise BadQuestion("`after` is no time")
+        read_filter(filters_in(query), datetime.now(UTC))  # a bad one is told now: a stream bears no other answer
+        if request.method == "HEAD":
+            return answers.file(b"", STREAM)
         if self._streams.full:
             raise Unanswered("there are too many live pages; this one tells nothing new until it is loaded anew")
         newer = partial(pages.newer, query=query, after=int(after), limit=_ALIKE)

@@ -18,12 +18,15 @@ from broker.policy.document import parse_policy
 from broker.policy.problems import PolicyError
 from broker.policy.rules import Policy
 from broker.review.page.asking import filters_in, read_filter
+from broker.review.page.bounded import within
+from broker.review.page.reader import Unanswered
 from broker.review.page.rendering import render
 from broker.review.replay import Change, replay
 from broker.review.suggest import format_rules, suggest
 
 MOST_POLICY: Final = 1024 * 1024  # bytes of a pasted policy
-_SECONDS: Final = 5.0  # for reading records; what was read by then is judged, and the page says so
+SECONDS: Final = 5.0
+"""For reading a policy, and for reading records: what was read of these by then is judged, and the page says so."""
 _GROUPS: Final = 300
 _PROBLEMS: Final = 100
 _ALONE: Final = "version = 1\n\n[egress]\nenabled = true\n\n"
@@ -33,7 +36,7 @@ _START: Final = _ALONE + '[[rule]]\nname = "project-api"\naction = "allow"\nhost
 class InTime:
     """Entries, until the time is up. `cut`: there are more; `count`: so many were given."""
 
-    def __init__(self, entries: Iterable[Entry], seconds: float = _SECONDS) -> None:
+    def __init__(self, entries: Iterable[Entry], seconds: float = SECONDS) -> None:
         self._entries = entries
         self._seconds = seconds
         self.cut = False
@@ -85,8 +88,13 @@ def replayed(index: AuditIndex, fields: Mapping[str, str], form: str) -> tuple[i
 
 def _parse(text: str) -> Policy | PolicyError:
     """Without the machine: a preset is a problem, and the path of a certificate a word that nobody opens."""
+    late = Unanswered(
+        f"the policy cannot be read within {SECONDS:g} seconds; paste less of it, "
+        "or run `wicketgate audit replay --policy FILE`, which has no limit"
+    )
     try:
-        return parse_policy(text, source="line")
+        with within(SECONDS, late):
+            return parse_policy(text, source="line")
     except PolicyError as error:
         return error
 
