@@ -9,7 +9,7 @@ reader.py     questions to the index, in a bounded set of threads, each for a bo
 opening.py    the index for one question, without waiting for who else has it
 pages.py      what each page shows
 weighing.py   suggested rules, a replayed policy
-bounded.py    an end for what a pasted text can make slow
+bounded.py    an end for what a payload or a pasted text can make slow
 signatures.py whether a checkpoint's signature fits
 forms.py      a posted form, bounded
 answers.py    statuses and header fields

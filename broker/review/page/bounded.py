@@ -1,4 +1,4 @@
-"""Ends what a pasted text can make slow: pure Python, which neither the index's clock nor a thread's end would stop."""
+"""Ends what a payload or a pasted text can make slow: pure Python, which the clock of the index does not stop."""
 
 import sys
 import time

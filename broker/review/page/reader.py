@@ -18,7 +18,7 @@ from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.review.page.opening import Opener
 from broker.review.page.rendering import NOTICE
 
-_THREADS: Final = 3
+THREADS: Final = 3
 _MOST_WAITING: Final = 32
 SECONDS: Final = 8.0  # that a question may take
 _STEPS: Final = 10_000  # of SQLite's machine between two looks at the clock: well below a millisecond
@@ -33,7 +33,7 @@ class Reader:
 
     def __init__(self, directory: int, index: Path | None) -> None:
         self._opener = Opener(directory, index)
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="question")
         self._waiting = 0
 
     async def ask[T](self, question: Callable[[AuditIndex], T]) -> T:

@@ -21,7 +21,7 @@ from broker.review.page.asking import filters_in, read_filter
 from broker.review.page.connections import Connection, Room, factory
 from broker.review.page.forms import read_form
 from broker.review.page.live import STREAM, Streams
-from broker.review.page.reader import Reader, Unanswered
+from broker.review.page.reader import THREADS, Reader, Unanswered
 from broker.review.page.rendering import STATIC, static
 from broker.review.page.signatures import standing
 
@@ -42,6 +42,7 @@ class ReviewServer:
         self._streams = Streams(directory)
         self._totals = Totals()
         self._standing = partial(standing, directory)
+        self._weighing = asyncio.Semaphore(THREADS - 1)  # these take seconds, and one thread stays for the other pages
         self._server = web.Server(self._handle, handler_cancellation=True)
         self._room = Room()
 
@@ -114,6 +115,9 @@ class ReviewServer:
         question = self._question(path, query)
         if question is None:
             return answers.problem(404, "No such page", "Nothing is at this address.")
+        if _SUGGEST.fullmatch(path):
+            async with self._weighing:
+                return answers.page(await self._reader.ask(question))
         return answers.page(await self._reader.ask(question))
 
     def _question(self, path: str, query: Mapping[str, str]) -> Callable[[AuditIndex], str] | None:
@@ -150,7 +154,8 @@ class ReviewServer:
         if not same(fields.pop("form", ""), self._access.keys.form):
             return answers.barred(Barred.FORM)
         question = partial(weighing.replayed, fields=fields, form=self._access.keys.form)
-        status, text = await self._reader.ask(question)
+        async with self._weighing:
+            status, text = await self._reader.ask(question)
         return answers.page(text, status)
 
 

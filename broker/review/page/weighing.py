@@ -58,8 +58,9 @@ def suggestion(index: AuditIndex, session_id: str, form: str) -> str:
     if session_row(index, session_id) is None:
         raise UnknownRecord(f"no record of a session {session_id}")
     entries = InTime(every(index, Filter(session=session_id)))
-    found = suggest(entries)
-    text = format_rules(found)
+    with within(2 * SECONDS, _late("the rules cannot be worked out", 2 * SECONDS, "suggest --session SESSION")):
+        found = suggest(entries)
+        text = format_rules(found)
     return render(
         "suggest.html", session=session_id, found=found, text=text, alone=_ALONE + text, form=form, entries=entries
     )
@@ -82,21 +83,22 @@ def replayed(index: AuditIndex, fields: Mapping[str, str], form: str) -> tuple[i
         presets = any("preset" in line for line in lines)
         return 422, _page(form, given, text, problems=lines[:_PROBLEMS], presets=presets)
     entries = InTime(every(index, wanted))
-    found = replay(entries, policy)
+    with within(2 * SECONDS, _late("the records cannot be judged again", 2 * SECONDS, "replay --policy FILE")):
+        found = replay(entries, policy)
     return 200, _page(form, given, text, found=found, entries=entries)
 
 
 def _parse(text: str) -> Policy | PolicyError:
     """Without the machine: a preset is a problem, and the path of a certificate a word that nobody opens."""
-    late = Unanswered(
-        f"the policy cannot be read within {SECONDS:g} seconds; paste less of it, "
-        "or run `wicketgate audit replay --policy FILE`, which has no limit"
-    )
     try:
-        with within(SECONDS, late):
+        with within(SECONDS, _late("the policy cannot be read", SECONDS, "replay --policy FILE")):
             return parse_policy(text, source="line")
     except PolicyError as error:
         return error
+
+
+def _late(what: str, seconds: float, command: str) -> Unanswered:
+    return Unanswered(f"{what} within {seconds:g} seconds; `wicketgate audit {command}` has no limit")
 
 
 def _page(form: str, given: Mapping[str, str], policy: str, **values: object) -> str:

@@ -75,8 +75,9 @@ def host_of(entry: Entry) -> str:
 
 
 def host_name(host: str) -> str:
-    """A host that the index has told. It turns names by their labels and takes one that ends in a number for an address,
-    so `0.pool.example` comes back as `example.pool.0`; no name ends so, and of addresses only IPv4 (WHATWG URL §3.5).
+    """A host that the index has told. It turns names by their labels, but nothing that ends in a number.
+
+    So `0.pool.example` comes back as `example.pool.0`. No name ends so, and of addresses only IPv4 (WHATWG URL §3.5).
     """
     labels = host.split(".")
     if not labels[-1].isdigit() or (len(labels) == 4 and all(label.isdigit() for label in labels)):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from broker.audit.directory import open_directory
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.log import AuditLog
 from broker.audit.questions import Filter, search
+from broker.review.page import opening
 from broker.review.page import reader as module
 from broker.review.page.reader import Reader, Unanswered
+from broker.review.page.rendering import NOTICE
 from tests.broker.audit.logs import decision
 
 
@@ -66,3 +69,56 @@ async def test_an_index_that_is_deleted_is_made_again(reader: Reader, tmp_path: 
         file.unlink()
     assert await reader.ask(records) == 10
     assert (tmp_path / "audit" / INDEX_NAME).exists()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "PATIENCE", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_index_that_another_process_holds_is_asked_as_it_is(reader: Reader, tmp_path: Path) -> None:
+    """Waiting for it, as long as a first reading of a long log takes, would hold everybody up."""
+    assert await reader.ask(told) == (10, "")
+    with AuditLog.open(tmp_path / "audit") as log:
+        log.append(decision(10))
+    other = sqlite3.connect(tmp_path / "audit" / INDEX_NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with asyncio.timeout(20):
+        count, notice = await reader.ask(told)
+    assert count == 10
+    assert "another process is at work on it" in notice
+    other.execute("ROLLBACK")
+    other.close()
+    assert await reader.ask(told) == (11, "")
+
+
+async def test_where_no_index_can_be_kept_the_log_is_not_read_anew_for_each_question(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.05)  # the end of one question is no end of the next
+    place = tmp_path / "audit" / INDEX_NAME
+    place.symlink_to(tmp_path / "elsewhere")
+    refresh, taken = AuditIndex.refresh, list[int]()
+
+    def counted(index: AuditIndex) -> int:
+        taken.append(refresh(index))
+        return taken[-1]
+
+    monkeypatch.setattr(AuditIndex, "refresh", counted)
+    for _ in range(12):
+        assert await reader.ask(records) == 10
+        await asyncio.sleep(0.06)
+    assert len(taken) == 12
+    assert taken.count(10) <= module.THREADS
+    with AuditLog.open(tmp_path / "audit") as log:
+        log.append(decision(10))
+    assert await reader.ask(records) == 11
+    place.unlink()
+    assert await reader.ask(records) == 11
+    assert place.is_file()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def told(index: AuditIndex) -> tuple[int, str]:
+    return records(index), NOTICE.get()

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.audit.index import AuditIndex
+from broker.audit.log import AuditLog
 from broker.review.page.access import Keys
 from broker.review.page.answers import HEADERS
+from tests.broker.audit.logs import decision
 from tests.broker.review.page.logs import HOSTILE, SCRIPT, TOKEN, Served, hostile_log, served
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -203,6 +205,31 @@ async def test_too_many_connections_are_ended_at_once(page: Served) -> None:
         one.close()
     while room.taken:
         await asyncio.sleep(0.01)
+
+
+async def test_a_session_of_the_longest_name_has_its_page(tmp_path: Path) -> None:
+    name = "\U0001f600" * 128
+    with AuditLog.open(tmp_path / "audit") as log:
+        log.append(decision(1, session=name, allow=False))
+    async with served(tmp_path / "audit") as page:
+        _, text = await page.get("/")
+        (link,) = set(re.findall(r"/sessions/[^\"]+", text))
+        for path in (link, f"{link}/suggest"):
+            status, text = await page.get(path)
+            assert status == 200
+            assert name in read(text).text
+
+
+@pytest.mark.parametrize("host", ["0.pool.example", "1.2.evil.example", "198.51.100.7", "[2001:db8::1]", "localhost"])
+async def test_a_host_is_named_as_it_was_asked_for_and_its_link_finds_it(tmp_path: Path, host: str) -> None:
+    with AuditLog.open(tmp_path / "audit") as log:
+        log.append(decision(1, host=host, allow=False))
+    async with served(tmp_path / "audit") as page:
+        for path in ("/", "/sessions/s-1"):
+            _, text = await page.get(path)
+            (link,) = re.findall(r'<th scope="row"><a href="(/records[^"]+)"><bdi dir="ltr">' + re.escape(host), text)
+            _, text = await page.get(link.replace("&amp;", "&"))
+            assert f"https://{host}:443" in text
 
 
 async def test_an_empty_log_says_what_to_do(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Suggested rules and a replayed policy, as pages: what they say, and what a pasted policy must not do."""
 
+import asyncio
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from broker.audit.log import AuditLog
 from broker.policy.document import parse_policy
 from broker.policy.load import load_policy
 from broker.policy.problems import PolicyError
+from broker.review.page import weighing
 from broker.review.page.access import Keys
 from broker.review.page.weighing import MOST_POLICY, InTime
 from tests.broker.audit.logs import decision
@@ -175,6 +178,59 @@ async def test_what_is_no_form_of_ours(page: Served, fields: dict[str, str], ori
     assert found == status
     assert "Traceback" not in text
     read(text)
+
+
+async def test_a_policy_that_takes_long_to_read_is_given_up_and_its_thread_is_free(
+    page: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "SECONDS", 0.2)
+    dotted = ".".join("a" * 20_000) + " = 1"  # 40 kB that take minutes
+    async with asyncio.timeout(30):
+        for status, text in await asyncio.gather(*(post(page, form=FORM, policy=dotted) for _ in range(6))):
+            assert status == 503
+            assert "cannot be read within" in read(text).text
+        assert (await page.get("/"))[0] == 200
+
+
+@pytest.mark.parametrize("name", ["suggest", "replay"])
+async def test_what_takes_long_once_the_records_are_read_is_given_up(
+    page: Served, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Many hosts, ports and paths that a payload asked for: joining them to rules takes longer than reading them."""
+
+    def endless(*_: object) -> None:
+        while True:
+            len("")
+
+    monkeypatch.setattr(weighing, "SECONDS", 0.2)
+    monkeypatch.setattr(weighing, name, endless)
+    async with asyncio.timeout(30):
+        if name == "suggest":
+            status, text = await page.get("/sessions/s-1/suggest")
+        else:
+            status, text = await post(page, form=FORM, policy=POLICY)
+    assert status == 503
+    assert f"`wicketgate audit {name}" in read(text).text
+
+
+async def test_policies_that_take_long_leave_a_thread_to_other_pages(
+    page: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, held = threading.Event(), threading.Semaphore(0)
+
+    def wait(*_: object) -> PolicyError:
+        held.release()
+        go_on.wait(60)
+        return PolicyError("line", [])
+
+    monkeypatch.setattr(weighing, "_parse", wait)
+    posts = [asyncio.create_task(post(page, form=FORM, policy=POLICY)) for _ in range(4)]
+    for _ in range(2):
+        assert await asyncio.to_thread(held.acquire, timeout=60)
+    async with asyncio.timeout(30):
+        assert (await page.get("/"))[0] == 200
+    go_on.set()
+    assert {status for status, _ in await asyncio.gather(*posts)} == {422}
 
 
 async def test_a_field_given_twice_or_sent_in_another_way(page: Served) -> None:
