@@ -22,6 +22,7 @@ from broker.review.page.reader import Reader
 from broker.review.page.rendering import STATIC, environment, static
 from broker.review.page.server import ReviewServer
 from broker.review.page.token import keep_token, make_token, read_token
+from broker.review.page.weighing import prepare
 from wicketgate.speech import say, write_all
 
 _LISTEN: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+|localhost)):(\d{1,5})", re.ASCII)
@@ -37,9 +38,10 @@ def serve_review(
     directory = open_directory(path, reading=True)
     listener, address, port = _listener(listen)
     owner = os.fstat(directory)
-    environment()  # the templates and files, before a change of user that may make them unreadable
+    environment()  # the templates, files and what is loaded late, before a change of user that may make them unreadable
     for name in STATIC:
         static(name)
+    prepare()
     token = read_token(token_file, frozenset({os.geteuid(), owner.st_uid})) if token_file else None
     become(owner)
     if token is None:

@@ -49,8 +49,8 @@ def keep_token(path: Path) -> str:
     token = make_token()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token + "\n")
+        with os.fdopen(descriptor, "wb") as file:  # a text's codec is a module, which the log's owner may not read
+            file.write(f"{token}\n".encode())
     except OSError as error:
         raise TokenError(f"cannot make {path}: {error.strerror}") from error
     return token

@@ -53,6 +53,11 @@ class InTime:
             yield entry
 
 
+def prepare() -> None:
+    """Load what some policies need late (codecs, the Public Suffix List), before it may become unreadable."""
+    parse_policy(_ALONE + '[[rule]]\nname = "a"\naction = "allow"\nhosts = ["*.b\u00fccher.example"]\n', source="line")
+
+
 def suggestion(index: AuditIndex, session_id: str, form: str) -> str:
     """The smallest rules that would have allowed a session. Raises `UnknownRecord`."""
     if session_row(index, session_id) is None:

@@ -1,9 +1,12 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from broker.review.page.token import TokenError, keep_token, make_token, read_token
+from tests.tree import ROOT
 
 US = frozenset({os.geteuid()})
 
@@ -54,3 +57,18 @@ def test_somebody_elses_a_link_and_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(TokenError, match="regular file"):
         read_token(tmp_path / "fifo", US)
+
+
+def test_keeping_a_token_loads_nothing(tmp_path: Path) -> None:
+    """Root that has become the log's owner may not be able to read the modules of its own Python."""
+    place = tmp_path / "token"
+    script = f"""
+import sys
+from pathlib import Path
+from broker.review.page.token import keep_token
+sys.addaudithook(lambda event, arguments: sys.exit(f"{{event}} {{arguments}}") if event == "import" else None)
+keep_token(Path({str(place)!r}))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert read_token(place, US)

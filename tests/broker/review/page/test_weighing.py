@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +24,7 @@ from broker.review.page.weighing import MOST_POLICY, InTime
 from tests.broker.audit.logs import decision
 from tests.broker.review.page.logs import TOKEN, Served, hostile_log, served
 from tests.broker.review.page.test_server import read
+from tests.tree import ROOT
 
 FORM = Keys.derive(TOKEN).form
 POLICY = """version = 1
@@ -133,6 +135,21 @@ async def test_a_pasted_policy_opens_no_file(page: Served, tmp_path: Path) -> No
             await post(page, form=FORM, policy=POLICY + f'preset = "{preset}"')
     assert heard.opened
     assert heard.strangers(tmp_path / "audit") == []
+
+
+def test_a_policy_needs_nothing_more_once_it_is_prepared() -> None:
+    """Root that has become the log's owner may not be able to read the modules and lists of its own Python."""
+    policy = POLICY.replace("api.example.com", "*.b\u00fccher.example")
+    script = f"""
+import sys
+from broker.review.page import weighing
+weighing.prepare()
+sys.path.clear()
+sys.addaudithook(lambda event, arguments: sys.exit(f"{{event}} {{arguments}}") if event in ("open", "import") else None)
+assert type(weighing._parse({policy!r})).__name__ == "Policy"
+"""
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_oracle_a_policy_file_has_settings_read(tmp_path: Path) -> None:
