@@ -21,7 +21,7 @@ from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments, open_segment
 
 INDEX_NAME: Final = "index.sqlite3"
-_VERSION: Final = 4
+_VERSION: Final = 5
 _OPEN_FILES: Final = 64
 _BATCH: Final = 20_000
 _CHUNK: Final = 4 * 1024 * 1024
@@ -199,7 +199,7 @@ def first_of_each(segments: list[Segment]) -> list[Segment]:
 @lru_cache(maxsize=4096)
 def _place(authority: str) -> tuple[str, int]:
     host, port = split_authority(authority)
-    return host_key(host), port
+    return host_key(host.rstrip(".")), port  # as filters are read: a dot at the end names the same (RFC 1034 §3.1)
 
 
 def _row(entry: Entry, file: int, offset: int, length: int) -> Row:

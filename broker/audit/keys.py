@@ -10,8 +10,11 @@ _LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def host_key(host: str) -> str:
-    """Turn a host around by labels, so that all names below a domain lie side by side. Addresses stay as they are."""
-    if not host or host[0] == "[" or host.rpartition(".")[2].isdigit():
+    """Turn a host around by labels, so that all names below a domain lie side by side; turned twice it is itself.
+
+    Addresses stay as they are: of those with dots, what has nothing but digits.
+    """
+    if host[:1] == "[" or host.replace(".", "").isdigit():
         return host
     return ".".join(reversed(host.split(".")))
 

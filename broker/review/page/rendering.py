@@ -21,7 +21,6 @@ _FILTERS: Final = (
     wording.target,
     wording.happening,
     wording.host_of,
-    wording.host_name,
     wording.instant,
     wording.readable,
     wording.clock,

@@ -74,17 +74,6 @@ def host_of(entry: Entry) -> str:
     return host if colon and port.isdigit() else place
 
 
-def host_name(host: str) -> str:
-    """A host that the index has told. It turns names by their labels, but nothing that ends in a number.
-
-    So `0.pool.example` comes back as `example.pool.0`. No name ends so, and of addresses only IPv4 (WHATWG URL §3.5).
-    """
-    labels = host.split(".")
-    if not labels[-1].isdigit() or (len(labels) == 4 and all(label.isdigit() for label in labels)):
-        return host
-    return ".".join(reversed(labels))
-
-
 def instant(microseconds: int) -> str:
     """Microseconds since the epoch as RFC 3339; what no calendar holds as the number."""
     try:

@@ -19,7 +19,9 @@ def test_split_authority(authority: str, host: str, port: int) -> None:
     assert split_authority(authority) == (host, port)
 
 
-@pytest.mark.parametrize("host", ["example.com", "a.b.c", "localhost", "192.0.2.1", "[::1]", ""])
+@pytest.mark.parametrize(
+    "host", ["example.com", "a.b.c", "localhost", "192.0.2.1", "[::1]", "", "0.pool.example", "a.0", "1.2", "a.", ".a"]
+)
 def test_host_key_turns_back(host: str) -> None:
     assert host_key(host_key(host)) == host
 

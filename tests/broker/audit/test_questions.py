@@ -544,6 +544,18 @@ def test_a_host_that_most_records_name_is_searched_by_time(directory: Path, monk
         assert len(found(index, host="example.com")) == 20
 
 
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [("evil.example.", "evil.example"), ("evil.example", "evil.example."), ("0.pool.example", "pool.example")],
+)
+def test_a_host_is_found_however_it_was_written(directory: Path, asked: str, wanted: str) -> None:
+    with AuditLog.open(directory) as log:
+        log.append(Record(kind=Kind.DECISION, session="s", authority=f"{asked}:443", verdict=Verdict.DENY))
+    with index_of(directory) as index:
+        assert len(search(index, Filter(host=wanted)).entries) == 1
+        assert [row.host for row in summarise(index, Filter())] == [asked.rstrip(".")]
+
+
 def test_every_line_of_the_log_is_in_the_index(directory: Path) -> None:
     write_log(directory, 30, max_bytes=2500)
     with index_of(directory) as index:
