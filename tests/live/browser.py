@@ -2,8 +2,10 @@
 
 import base64
 import json
+import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,16 +81,24 @@ def browser(profile: Path, *options: str) -> Iterator[Browser]:
     """A browser with a profile of its own; it is killed at the end."""
     words = [word for word in CHROMIUM if word != "--dump-dom"]
     words += ["--no-proxy-server", "--remote-debugging-port=0", f"--user-data-dir={profile}", *options, "about:blank"]
-    process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stderr is not None
-        found = next(match for line in process.stderr if (match := _ADDRESS.search(line)))
-        with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{found[1]}/json", timeout=PATIENCE) as answer:
-            tab = next(one for one in json.load(answer) if one["type"] == "page")
-        with connect(tab["webSocketDebuggerUrl"], max_size=1 << 26, proxy=None) as socket:
-            yield Browser(socket)
-    finally:
-        process.kill()
-        process.communicate()
+    # A short path: it puts sockets there (unix(7)).
+    with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as temporary:
+        environment = {**os.environ, "TMPDIR": temporary}
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        try:
+            assert process.stderr is not None
+            found = next(match for line in process.stderr if (match := _ADDRESS.search(line)))
+            with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{found[1]}/json", timeout=PATIENCE) as answer:
+                tab = next(one for one in json.load(answer) if one["type"] == "page")
+            with connect(tab["webSocketDebuggerUrl"], max_size=1 << 26, proxy=None) as socket:
+                yield Browser(socket)
+        finally:
+            process.kill()
+            process.communicate()
