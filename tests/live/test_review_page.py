@@ -3,8 +3,10 @@
 import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ import pytest
 from tests.broker.review.page.logs import SCRIPT as MARKUP
 from tests.broker.review.page.logs import hostile_log
 from tests.live.browser import Browser, browser
-from tests.live.gate import PATIENCE, Ran, reaching, run
+from tests.live.gate import PATIENCE, reaching, run
 from tests.origins.process import HttpsOrigin
 from tests.tree import ROOT
 
@@ -64,18 +66,44 @@ def reviewing(log: Path, session: str) -> Iterator[Review]:
         assert process.wait(PATIENCE) == 0
 
 
-def asking(https_origin: HttpsOrigin) -> Ran:
+@pytest.fixture(scope="module")
+def log() -> Iterator[Path]:
+    """A log of this module alone: the usual one has what all other tests do at the same time."""
+    with tempfile.TemporaryDirectory(prefix="wicketgate-review-") as state:
+        Path(state).chmod(0o755)  # whose log it is has to get there
+        log = Path(state, "audit")
+        log.mkdir(mode=0o700)
+        yield log
+
+
+def asking(https_origin: HttpsOrigin, log: Path) -> str:
+    """Have a run allowed one thing and refused another, and bring its records to `log`; its session."""
     script = SCRIPT.format(port=https_origin.http)
     ran = run("sh", "-c", script, options=reaching(https_origin, NAME))
     assert ran.counts == (1, 1, 0)
-    return ran
+    assert ran.summary is not None
+    session: str = ran.summary[4]
+    owner = ran.log.stat()
+    os.chown(log, owner.st_uid, owner.st_gid)
+    written = [file for file in ran.log.glob("*.jsonl") if _has(file, session)]
+    assert written
+    for file in written:
+        shutil.copy(file, log.parent / file.name)
+        os.chown(log.parent / file.name, owner.st_uid, owner.st_gid)
+        (log.parent / file.name).rename(log / file.name)  # whole from the start
+    return session
+
+
+def _has(file: Path, session: str) -> bool:
+    try:
+        return session in file.read_text()
+    except FileNotFoundError:  # another run has ended and given its file the final name
+        return False
 
 
 @pytest.fixture(scope="module")
-def review(https_origin: HttpsOrigin) -> Iterator[Review]:
-    ran = asking(https_origin)
-    assert ran.summary is not None
-    with reviewing(ran.log, ran.summary[4]) as made:
+def review(https_origin: HttpsOrigin, log: Path) -> Iterator[Review]:
+    with reviewing(log, asking(https_origin, log)) as made:
         yield made
 
 
@@ -235,15 +263,13 @@ def test_what_is_new_comes_by_itself_or_is_told_to_who_is_busy(
 ) -> None:
     reader.open(f"{review.base}/")
     reader.value("window.same = true")
-    first = asking(https_origin)
-    assert first.summary is not None
-    reader.until(f"!!document.querySelector('a[href=\"/sessions/{first.summary[4]}\"]')")
+    first = asking(https_origin, review.log)
+    reader.until(f"!!document.querySelector('a[href=\"/sessions/{first}\"]')")
     assert reader.value("window.same"), "the page was loaded anew"
     reader.value("document.querySelector('main a').focus()")
-    second = asking(https_origin)
-    assert second.summary is not None
+    second = asking(https_origin, review.log)
     reader.until("/newer record/.test(document.querySelector('.newer')?.innerText)")
-    there = f"!!document.querySelector('a[href=\"/sessions/{second.summary[4]}\"]')"
+    there = f"!!document.querySelector('a[href=\"/sessions/{second}\"]')"
     assert not reader.value(there)
     reader.value("document.querySelector('.newer button').click()")
     reader.until(there)
