@@ -32,7 +32,6 @@ from broker.control.config import GrantLimits
 from broker.control.door import ATTACH, CONTROL, Peer, Refused
 from broker.control.door_side import DoorSide
 from broker.control.grants import GrantBook
-from broker.control.journal import Journal
 from broker.control.notify import notify
 from broker.control.operations import Operations
 from broker.control.store import Store, StoreError
@@ -175,7 +174,7 @@ async def _prepare(
         raise StartError(str(error)) from error
     operations = Operations(
         workers=WorkerPool(starter, book, daemon.workers),
-        journal=Journal(log=log, policy=policy.version),
+        log=log,
         book=book,
         store=store,
         policy=policy,
@@ -267,7 +266,7 @@ def _chores(operations: Operations, inspector: Inspector) -> list[Chore]:
 
     return [
         forget_absent(),
-        again(SYNC_SECONDS, operations.journal.log.sync_in_thread, "sync_failed", troubles),
+        again(SYNC_SECONDS, operations.log.sync_in_thread, "sync_failed", troubles),
         again(KEEP_SECONDS, keep, "store_failed", troubles, StoreError),
         again(AUTHORITY_SECONDS, renew, "authority_failed", troubles),
         again(book.prune_seconds, prune, "prune_failed", troubles, StoreError),

@@ -4,6 +4,7 @@
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,10 +20,10 @@ from broker.workers.link import WorkerLink
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """See the module. `policy` is the version that is in force."""
+    """See the module. `policy` tells the version that is in force."""
 
     log: AuditLog
-    policy: str
+    policy: Callable[[], str]
     peers_refused: int = 0
 
     def note(  # noqa: PLR0913
@@ -55,7 +56,7 @@ class Journal:
             session=attach.session,
             call=call,
             grant=attach.grant,
-            policy=self.policy,
+            policy=self.policy(),
             detail=f"worker {worker} has ended: what was open is closed without a record of its own",
         )
         with suppress(AuditUnavailable):
@@ -82,7 +83,7 @@ class Journal:
             event=event,
             grant=grant,
             call=call,
-            policy=self.policy,
+            policy=self.policy(),
             process=str(caller),
             detail=with_request(words, caller),
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 from broker.api.callers import Caller, this_process
 from broker.api.faults import ApiError
+from broker.audit.log import AuditLog
 from broker.audit.records import Event, Kind
 from broker.control import schema
 from broker.control.aside import let_go, parse_aside
@@ -40,7 +41,7 @@ class Operations:
     """See the module. `read_policy` gives the text of the policy file, checked for who can write it."""
 
     workers: WorkerPool
-    journal: Journal
+    log: AuditLog
     book: GrantBook
     store: Store
     policy: Policy
@@ -53,10 +54,12 @@ class Operations:
     attached: int = 0
     stopping: bool = False
     troubles: dict[str, str] = field(default_factory=dict)
+    journal: Journal = field(init=False)
     _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _switching: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
+        self.journal = Journal(log=self.log, policy=lambda: self.policy.version)
         self.workers.events = Events(
             lost=self._record_lost, started=self.journal.worker_started, ended=self.journal.worker_ended
         )
@@ -75,7 +78,7 @@ class Operations:
         served = any(link.ready for link in workers) and all(link.can_record for link in workers)
         degraded = [*self._degraded(), *_silent(silent)]
         return schema.Health(
-            ready=self.journal.log.available and served and not self.stopping,
+            ready=self.log.available and served and not self.stopping,
             degraded=[schema.Degradation(code=code, detail=detail) for code, detail in degraded],
             version=self.version,
             pid=os.getpid(),
@@ -112,7 +115,6 @@ class Operations:
             before = self.in_force.enabled
             former = [self.policy]
             self.policy, self.loaded_at = policy, time.time()
-            self.journal.policy = policy.version
             self.troubles.pop("policy_reload_failed", None)
             self.journal.note(Kind.POLICY, Event.LOADED, caller, f"{len(policy.rules)} rules, {_flag(policy.enabled)}")
             await self.workers.take_policy(policy)
@@ -155,8 +157,8 @@ class Operations:
 
     async def issue_grant(self, caller: Caller, body: schema.IssueGrant) -> schema.Grant:
         """Kept and on record before its id is told to anybody."""
-        if not self.journal.log.available:
-            raise ApiError(Fault.RECORD_UNAVAILABLE, self.journal.log.cause)
+        if not self.log.available:
+            raise ApiError(Fault.RECORD_UNAVAILABLE, self.log.cause)
         try:
             grant = self.book.issue(body, self.policy, str(caller))
         except ApiError as error:
@@ -286,8 +288,8 @@ class Operations:
 
     def _degraded(self) -> list[tuple[str, str]]:
         found = list((dict(self.workers.troubles) | self.troubles).items())
-        if not self.journal.log.available:
-            found.append(("log_unavailable", self.journal.log.cause))
+        if not self.log.available:
+            found.append(("log_unavailable", self.log.cause))
         if self.policy.enabled and not self.store.switched_on:
             found.append(("egress_switched_off", "The operator's switch is off; PUT /v1/egress turns it on."))
         if not self.user_namespace:

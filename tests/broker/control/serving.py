@@ -20,7 +20,6 @@ from broker.audit.log import AuditLog
 from broker.control.app import control_server
 from broker.control.config import GrantLimits
 from broker.control.grants import GrantBook
-from broker.control.journal import Journal
 from broker.control.operations import Operations
 from broker.control.store import Store
 from broker.policy.document import parse_policy
@@ -139,7 +138,7 @@ async def served(
     workers = WorkerPool(LocalStarter(Settings(state=directory)), book, 1)
     operations = Operations(
         workers=workers,
-        journal=Journal(log=AuditLog.open(directory / "audit"), policy=parsed.version),
+        log=AuditLog.open(directory / "audit"),
         book=book,
         store=store,
         policy=parsed,
@@ -171,5 +170,5 @@ async def served(
         listener.close()
         await control.close()
         await workers.stop()
-        operations.journal.log.close()
+        operations.log.close()
         book.close()

@@ -483,7 +483,7 @@ async def test_pages_hold_each_grant_once(tmp_path: Path) -> None:
 
 async def test_nothing_is_granted_that_cannot_be_put_on_record(tmp_path: Path) -> None:
     async with served(tmp_path) as api, Broker(api.socket) as broker:
-        api.operations.journal.log.close()
+        api.operations.log.close()
         with pytest.raises(client.Unavailable):
             await broker.issue(allow=["api.example.com:443"], ttl=60)
         assert [one async for one in broker.grants()] == []
