@@ -6,6 +6,7 @@ is the workspace looked after, so nothing can be planted behind that look.
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Mapping
@@ -125,7 +126,8 @@ class Live:
             return LaunchError(Code.BAD_CALL, cause, "Name a directory of the workspace.")
         if error.filename == "execute":
             return LaunchError(Code.COMMAND_NOT_FOUND, f"{entry.argv[0]} cannot be executed ({error.strerror}).", "")
-        if not Path(f"/proc/{entry.init}").exists():
+        # Of a process that ends just now everything but the number may be gone.
+        if error.errno in {errno.ENOENT, errno.ESRCH} or not Path(f"/proc/{entry.init}").exists():
             return LaunchError(Code.SESSION_OVER, "The session has ended.", "Start a new one.")
         cause = f"The session cannot be entered: the kernel refused to {error.filename} ({error.strerror})."
         return LaunchError(Code.SANDBOX_FAILED, cause, "Start a new one.")

@@ -7,6 +7,7 @@ client that joins the sandbox, under the same restrictions: the runner never spe
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import struct
@@ -28,7 +29,8 @@ from sandbox.streams import Streams
 from sandbox.tmux import PaneState
 
 AT_ONCE, KEPT = 256, 100
-READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.01, 30.0
+READY_SECONDS, POLL, CLIENT_SECONDS = 10.0, 0.002, 30.0
+ATTEMPTS = 2  # at opening one
 LEAVE_SECONDS = 5.0  # a busy machine takes its time; the person has left by then
 GOING_SECONDS = 0.5  # from what a client of an ending server hears to the sandbox's end
 MAX_ANSWER, MAX_CAPTURE = 1 << 16, 32 << 20  # bytes; the server is the payload's to replace
@@ -38,6 +40,9 @@ TERMINFO = ("/etc/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
 KNOWN_TERM = "xterm-256color"
 TIOCSPTLCK = 0x40045431
 TIOCGPTPEER = 0x5441  # ioctl_tty(2): the other end of a pseudo-terminal, without a path
+_LOST = {Code.SESSION_OVER, Code.SANDBOX_FAILED}  # of one that nobody has used yet
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +127,9 @@ class TerminalSession:
         await asyncio.wait([self.live.child.ended], timeout=GOING_SECONDS)
         return self.has_ended
 
-    async def look(self) -> PaneState:
-        """What the pane is like now. Raises LaunchError."""
-        state = tmux.parse_state((await self.ask(tmux.ask_state())).decode(errors="replace"))
+    async def look(self, argv: tuple[str, ...] = tmux.ask_state()) -> PaneState:
+        """What the pane is like now; `argv` is a client that prints it. Raises LaunchError."""
+        state = tmux.parse_state((await self.ask(argv)).decode(errors="replace"))
         if state is None:
             raise LaunchError(Code.SESSION_OVER, "The terminal's pane is gone.", "Open a new one.")
         self.state = state
@@ -264,6 +269,17 @@ class Terminals:
         return terminal
 
     async def _open(self, rights: Rights, size: tuple[int, int], *, directory: str, name: str) -> TerminalSession:
+        """Open one, and another in its place where tmux is lost before the shell is anybody's."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._begin(rights, size, directory=directory, name=name)
+            except LaunchError as error:
+                if error.code not in _LOST:
+                    raise
+                _log.warning("A terminal was lost while it was opened, another is tried. %s", error)
+        return await self._begin(rights, size, directory=directory, name=name)
+
+    async def _begin(self, rights: Rights, size: tuple[int, int], *, directory: str, name: str) -> TerminalSession:
         live = await open_live(
             self._workshop,
             Command(argv=tmux.SERVER, directory=directory),
@@ -273,8 +289,7 @@ class Terminals:
         terminal = TerminalSession(id=live.id, name=name, live=live, opened_at=self._clock(), state=None)
         try:
             await _wait_for_server(live)
-            await terminal.ask(tmux.setup(*size))
-            await terminal.look()
+            await terminal.look(tmux.setup(*size))
         except BaseException:
             await live.close()
             raise
@@ -296,20 +311,19 @@ class Terminals:
 
 
 async def _wait_for_server(live: Live) -> None:
-    """Wait until tmux listens. Only whether the name is there is asked: nothing of a payload's is opened."""
+    """Wait until tmux listens. Only the kernel is asked: nothing of a payload's is opened."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + READY_SECONDS
-    place = Path(f"/proc/{live.built.init}/root{tmux.SOCKET}")
-    while not _is_there(place):
+    sockets = Path(f"/proc/{live.built.init}/net/unix")
+    while not _is_listening(sockets):
         if live.child.ended.done() or loop.time() > deadline:
             cause = "tmux did not start in the sandbox."
             raise LaunchError(Code.SANDBOX_FAILED, cause, "Install tmux 3.2 or newer on the host.")
         await asyncio.sleep(POLL)
 
 
-def _is_there(place: Path) -> bool:
+def _is_listening(sockets: Path) -> bool:
     try:
-        place.lstat()
+        return tmux.is_listening(sockets.read_text(errors="replace"))
     except OSError:
         return False
-    return True

@@ -19,6 +19,7 @@ SERVER = ("/usr/bin/tmux", "-D", "-u", "-S", SOCKET, "-f", "/dev/null")
 # -N: a client never starts a server of its own, which would be one without our settings.
 CLIENT = ("/usr/bin/tmux", "-N", "-u", "-S", SOCKET)
 TERM = "tmux-256color"
+_ACCEPTS = 0x10000  # a socket's flag: listen(2) was called
 # No key of any keyboard. tmux reads it behind all that was typed before, so that nothing of that is lost.
 LEAVE_KEY = b"\x1b[7777;7777~"
 # Set before the first pane is made. The server is private, but its defaults read the environment of whoever attaches.
@@ -42,7 +43,8 @@ _LEAVE_MODE = ("copy-mode", "-q", "-t", PANE)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # What moves a cursor or begins a sequence (ECMA-48, C0 and C1) is no part of a line.
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
-_STATE = "#{pane_pid} #{window_width} #{window_height} #{cursor_x} #{cursor_y} #{history_size} #{session_attached}"
+STATE = "#{pane_pid} #{window_width} #{window_height} #{cursor_x} #{cursor_y} #{history_size} #{session_attached}"
+_ASK_STATE = ("display-message", "-p", "-t", PANE, STATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +61,20 @@ class PaneState:
 
 
 def setup(columns: int, rows: int) -> tuple[str, ...]:
-    """Settings, and the one session with the one pane."""
+    """Settings, and the one session with the one pane; prints the pane's state."""
     session = ("new-session", "-d", "-s", SESSION, "-x", str(columns), "-y", str(rows))
-    return (*CLIENT, *_joined(*_SETTINGS, session, _END_WHEN_EMPTY))
+    return (*CLIENT, *_joined(*_SETTINGS, session, _END_WHEN_EMPTY, _ASK_STATE))
+
+
+def is_listening(sockets: str) -> bool:
+    """Whether a server takes connections, by the sandbox's table of unix sockets (proc_net(5)).
+
+    The name is there a moment before: a client of that moment is refused.
+    """
+    return any(
+        len(words) == 8 and words[7] == SOCKET and int(words[3], 16) & _ACCEPTS
+        for words in map(str.split, sockets.splitlines()[1:])
+    )
 
 
 def _joined(*commands: tuple[str, ...]) -> tuple[str, ...]:
@@ -99,11 +112,11 @@ def capture(*, scrollback: bool, join: bool) -> tuple[str, ...]:
 
 def ask_state() -> tuple[str, ...]:
     """Print the pane's state."""
-    return (*CLIENT, "display-message", "-p", "-t", PANE, _STATE)
+    return (*CLIENT, *_ASK_STATE)
 
 
 def parse_state(text: str) -> PaneState | None:
-    """The answer to `ask_state`; None where there is no such pane."""
+    """The answer to `ask_state` and `setup`; None where there is no such pane."""
     words = text.split()
     if len(words) != 7 or not all(_NUMBER.fullmatch(word) for word in words):
         return None

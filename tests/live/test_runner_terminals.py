@@ -6,11 +6,14 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from sandbox.tmux import is_listening
 from tests.live.ptys import Pty
 from tests.live.runners import Daemon, alive, daemon
 from tests.live.runs import PATIENCE, descendants, name, status, until
@@ -355,3 +358,31 @@ async def test_a_terminal_in_a_workspace(served: Daemon, runner: Runner) -> None
     assert (await runner.run_in_terminal(opened.id, "pwd; echo x > made")).output == f"{place}\n"
     await runner.close_terminal(opened.id)
     assert (place / "made").read_text() == "x\n"
+
+
+def kill_server(served: Daemon, opened: threading.Event) -> None:
+    """Kill the first tmux server that takes connections, unless the terminal is open before."""
+    assert served.process is not None
+    while not opened.is_set():
+        for pid in descendants(served.process.pid):
+            with contextlib.suppress(OSError):
+                if name(pid).startswith("tmux: server") and is_listening(Path(f"/proc/{pid}/net/unix").read_text()):
+                    os.kill(pid, signal.SIGKILL)
+                    return
+
+
+async def test_a_server_that_is_lost_while_it_is_opened_is_replaced() -> None:
+    with daemon() as served:
+        async with served.client() as runner:
+            for _ in range(20):  # the kill may come too late
+                opened = threading.Event()
+                killing = asyncio.create_task(asyncio.to_thread(kill_server, served, opened))
+                terminal = await runner.open_terminal()
+                opened.set()
+                await killing
+                if "another is tried" in served.log:
+                    break
+                await runner.close_terminal(terminal.id)
+            assert "A terminal was lost while it was opened" in served.log
+            assert (await runner.run_in_terminal(terminal.id, "echo $((2 + 2))")).output == "4\n"
+            assert [one.id for one in await runner.terminals() if one.state == "open"] == [terminal.id]

@@ -34,7 +34,24 @@ def test_keys_cannot_become_options() -> None:
 def test_no_word_is_expanded_as_a_format() -> None:
     """A directory's name could be one: `#(command)`, `#{session_name}`."""
     for command in (tmux.setup(80, 24), tmux.replace_shell()):
-        assert not any("#" in word for word in command)
+        assert not any("#" in word for word in command if word != tmux.STATE)
+
+
+@pytest.mark.parametrize(
+    ("row", "listens"),
+    [
+        (f"0: 00000002 00000000 00010000 0001 01 7 {tmux.SOCKET}", True),
+        (f"0: 00000002 00000000 00000000 0001 01 7 {tmux.SOCKET}", False),  # bound, and no more yet
+        (f"0: 00000003 00000000 00000000 0001 03 7 {tmux.SOCKET}", False),  # an accepted connection has its name, too
+        (f"0: 00000002 00000000 00010000 0001 01 7 {tmux.SOCKET}.lock", False),
+        (f"0: 00000002 00000000 00010000 0001 01 7 @{tmux.SOCKET}", False),
+        ("0: 00000002 00000000 00010000 0001 01 7", False),  # one without a name
+        ("", False),
+    ],
+)
+def test_a_server_listens_when_the_kernel_says_so(row: str, *, listens: bool) -> None:
+    table = f"Num       RefCount Protocol Flags    Type St Inode Path\n{row}\n"
+    assert tmux.is_listening(table) is listens
 
 
 @pytest.mark.parametrize(
