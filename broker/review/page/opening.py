@@ -80,7 +80,9 @@ def _held(path: Path) -> sqlite3.Connection | None:
         return None
     database = None
     try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", PATIENCE, uri=True, isolation_level=None)
+        database = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True, isolation_level=None
+        )
         database.execute("BEGIN IMMEDIATE")
         database.execute("ROLLBACK")
     except sqlite3.Error as error:
