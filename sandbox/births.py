@@ -32,11 +32,14 @@ class Birth(NamedTuple):
 class Entry(NamedTuple):
     """A further command of a running sandbox. `init` is the pid of the sandbox's process 1, as the caller sees it.
 
+    `parent`: the process whose only child that is, and which is a child of the caller that it has not waited for: as
+    long as it has the child, the number means no other process.
     `directory` is a path inside. `controlling`: descriptor 0 is a terminal, which becomes the command's own.
     `groups`: `cgroup.procs` files of the sandbox.
     """
 
     init: int
+    parent: int
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str

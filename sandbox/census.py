@@ -1,4 +1,4 @@
-"""Which processes of a session a call has started, however they were forked; and ending exactly those.
+"""A session's processes: which of them a call has started, however they were forked; and ending exactly those.
 
 A call's processes cannot be told by their parents alone: one that is forked twice belongs to process 1. So all of the
 session's processes are counted before the call, and what is new and descends from nothing older is the call's. Numbers
@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from sandbox.supervise import children
 
 FIRST = 1  # the namespace's first process
 PATIENCE, POLL = 1.5, 0.01  # seconds
@@ -30,23 +32,74 @@ class Member:
 type Census = Mapping[int, Member]
 
 
-def count(init: int) -> dict[int, Member]:
-    """All processes in the pid namespace of `init`. Empty when it has ended. Raises OSError where it cannot be told.
+class Processes:
+    """All processes of one sandbox, by a descriptor of its first one's directory in /proc.
 
-    The sandbox's own /proc lists exactly these, so it costs what the session has and not what all sessions have.
+    That means this process for ever: once it has ended nothing is found there, whoever has its number then.
     """
-    members: dict[int, Member] = {}
-    proc = _proc(init)
-    try:
-        names = os.listdir(proc)  # noqa: PTH208  names only
-    except _GONE:
-        return members
-    for name in filter(str.isdigit, names):
+
+    def __init__(self) -> None:
+        self._directory = -1
+
+    def hold(self, init: int, *, parent: int) -> None:
+        """Take hold of the first process, `init` as the caller calls it. Raises OSError where that cannot be had.
+
+        `parent`: the only parent that it ever has, a child of the caller.
+        """
         with contextlib.suppress(*_GONE):
-            words = _stat(f"{proc}/{name}")
-            if words[0] not in "ZX":
-                members[int(name)] = Member(int(words[1]), int(words[19]))
-    return members
+            self._directory = os.open(f"/proc/{init}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if children(parent) != [init]:  # it has ended, and the number may have been another's already
+            self.close()
+
+    def close(self) -> None:
+        """Forget it: from here on nobody is found."""
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+    def path(self, name: str) -> str:
+        """A path below the first process's directory in /proc, for now: it is looked up at once or not at all."""
+        return f"/proc/self/fd/{self._directory}/{name}"
+
+    def count(self) -> dict[int, Member]:
+        """Those that live. Empty when the sandbox has ended. Raises OSError where it cannot be told.
+
+        The sandbox's own /proc lists exactly these, so it costs what the session has and not what all sessions have.
+        """
+        members: dict[int, Member] = {}
+        try:
+            names = os.listdir(self._proc)  # noqa: PTH208  names only
+        except _GONE:
+            return members
+        for name in filter(str.isdigit, names):
+            with contextlib.suppress(*_GONE):
+                words = _stat(f"{self._proc}/{name}")
+                if words[0] not in "ZX":
+                    members[int(name)] = Member(int(words[1]), int(words[19]))
+        return members
+
+    def kill(self, numbers: Collection[int]) -> None:
+        """Send SIGKILL to each that lives."""
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                # A directory of a process in /proc is a descriptor of that process (pidfd_send_signal(2)).
+                process = os.open(f"{self._proc}/{number}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                finally:
+                    os.close(process)
+
+    def is_in_front(self, number: int) -> bool:
+        """Whether a process's group is the one that its terminal listens to."""
+        with contextlib.suppress(OSError, IndexError):
+            words = _stat(f"{self._proc}/{number}")
+            return words[2] == words[5]
+        return False
+
+    @property
+    def _proc(self) -> str:
+        """The sandbox's own /proc, which the payload cannot replace: it may mount nothing."""
+        return self.path("root/proc")
 
 
 def newcomers(before: Census, now: Census, through: Collection[int], others: Collection[int] = ()) -> set[int]:
@@ -70,33 +123,18 @@ def _descends(pid: int, now: Census, spared: Collection[int], through: Collectio
 
 
 async def end_newcomers(
-    before: Census, init: int, others: Callable[[], Collection[int]], through: Collection[int] = ()
+    before: Census, processes: Processes, others: Callable[[], Collection[int]], through: Collection[int] = ()
 ) -> bool:
-    """Kill what came since `before`, until a count finds nobody; False where that did not succeed (in time).
-
-    `init`: the first process as the caller calls it.
-    """
+    """Kill what came since `before`, until a count finds nobody; False where that did not succeed (in time)."""
     deadline = time.monotonic() + PATIENCE
     with contextlib.suppress(OSError):
-        while found := newcomers(before, count(init), {FIRST, *through}, others()):
-            kill(init, found)
+        while found := newcomers(before, processes.count(), {FIRST, *through}, others()):
+            processes.kill(found)
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(POLL)
         return True
     return False
-
-
-def kill(init: int, numbers: Collection[int]) -> None:
-    """Send SIGKILL to each that lives."""
-    for number in numbers:
-        with contextlib.suppress(OSError):
-            # A directory of a process in /proc is a descriptor of that process (pidfd_send_signal(2)).
-            process = os.open(f"{_proc(init)}/{number}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-            finally:
-                os.close(process)
 
 
 def number_inside(pid: int) -> int:
@@ -105,19 +143,6 @@ def number_inside(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
         return int(status.partition("NSpid:")[2].split("\n", 1)[0].split()[-1])
     return 0
-
-
-def is_in_front(init: int, number: int) -> bool:
-    """Whether a process's group is the one that its terminal listens to."""
-    with contextlib.suppress(OSError, IndexError):
-        words = _stat(f"{_proc(init)}/{number}")
-        return words[2] == words[5]
-    return False
-
-
-def _proc(init: int) -> str:
-    """The sandbox's own /proc, which the payload cannot replace: it may mount nothing."""
-    return f"/proc/{init}/root/proc"
 
 
 def _stat(process: str) -> list[str]:

@@ -66,6 +66,7 @@ class Built(msgspec.Struct, kw_only=True):
         """A further command in it, under the very same restrictions. `directory` is relative to the first command's."""
         return Entry(
             init=self.init,
+            parent=self.launched.pid,
             argv=argv,
             environment=self.environment,
             directory=os.path.normpath(os.path.join(self.directory, directory)),  # noqa: PTH118  a path inside

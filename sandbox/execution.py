@@ -87,7 +87,7 @@ def join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
     """In between: outside of the sandbox's pid namespace, so unseen there. Its child is born inside, as our sibling."""
     step = "prepare"
     try:
-        pidfd = os.pidfd_open(entry.init)
+        pidfd = _open_process(entry.init, entry.parent)
         for path in entry.groups:
             Path(path).write_text(str(os.getpid()))
         if entry.oom_score_adj:
@@ -111,6 +111,14 @@ def join(entry: Entry, reset: tuple[int, ...], report: int) -> NoReturn:
         code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
         os.write(report, f"failed {code} {step}\n".encode())
     os._exit(125)
+
+
+def _open_process(pid: int, parent: int) -> int:
+    """A pidfd of a process that is still its parent's child: its number was never free, so it was no other's."""
+    pidfd = os.pidfd_open(pid)
+    if str(pid) not in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    return pidfd
 
 
 def _different_namespaces(init: int) -> int:

@@ -20,7 +20,7 @@ from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
 from sandbox.construct import Built, build
 from sandbox.entering import enter
-from sandbox.errors import Code, LaunchError
+from sandbox.errors import AGAIN, Code, LaunchError
 from sandbox.forking import Spare
 from sandbox.ground import Ground
 from sandbox.host import find_command
@@ -66,6 +66,7 @@ class Live:
     findings: tuple[Finding, ...] = ()
     stopped: bool = False
     started: bool = False
+    processes: census.Processes = field(default_factory=census.Processes)
     done: asyncio.Task[int] = field(init=False)
     _spare: Spare | None = None
 
@@ -90,7 +91,7 @@ class Live:
     def count(self) -> census.Census:
         """Its processes. Raises LaunchError."""
         try:
-            return census.count(self.built.init)
+            return self.processes.count()
         except OSError as error:
             cause = f"The session's processes cannot be counted ({error.strerror})."
             raise LaunchError(
@@ -137,6 +138,7 @@ class Live:
         if self._spare is not None and (pid := self._spare.discard()):
             await Child(pid).wait()  # it is in the groups that are to be removed
         self._spare = None
+        self.processes.close()
         status = self.built.launched.status_fd
         self.started = b'"exit-code"' in os.read(status, 4096)
         os.close(status)
@@ -186,7 +188,14 @@ async def open_live(
     if workshop.lot is not None:
         workshop.lot.want(shape_of(spec.authority, rights.limits))
     asyncio.get_running_loop().call_later(AFTER_A_START, built.starter.expect_birth)
-    return Live(id=identity, rights=rights, built=built, child=child, cable=cable)
+    live = Live(id=identity, rights=rights, built=built, child=child, cable=cable)
+    try:
+        live.processes.hold(built.init, parent=built.launched.pid)
+    except OSError as error:
+        await live.close()
+        cause = f"The sandbox's processes cannot be held on to ({error.strerror})."
+        raise LaunchError(Code.SANDBOX_FAILED, cause, AGAIN) from error
+    return live
 
 
 def _watch(built: Built) -> Child:

@@ -109,7 +109,7 @@ class SessionCalls:
 
     async def _end(self, before: census.Census, root: int, over: list[bool]) -> None:
         others = lambda: self.roots - {root}  # noqa: E731
-        if not await census.end_newcomers(before, self.live.built.init, others):
+        if not await census.end_newcomers(before, self.live.processes, others):
             over.append(True)  # faster than we can count: nothing less stops it
             await self.live.close()
 

@@ -109,7 +109,7 @@ class _Attempt:
 
     def is_in_front(self) -> bool:
         """Whether the shell itself reads what is typed."""
-        return census.is_in_front(self.terminal.live.built.init, self.shell)
+        return self.terminal.live.processes.is_in_front(self.shell)
 
     @property
     def place(self) -> str:
@@ -163,7 +163,7 @@ def _drain(streams: Streams) -> asyncio.Task[None]:
 
 async def _begin(terminal: TerminalSession, command: str) -> _Attempt:
     state = await terminal.look()
-    if not census.is_in_front(terminal.live.built.init, state.pid):
+    if not terminal.live.processes.is_in_front(state.pid):
         raise Busy("a program has the terminal; send it keys, or wait for its end")
     marks = Marks(secrets.token_hex(16), Budget(terminal.live.rights.limits.output_bytes))
     attempt = _Attempt(terminal=terminal, marks=marks, shell=state.pid, before=terminal.live.count())
@@ -227,17 +227,17 @@ def _futures(*them: "asyncio.Future[Any]") -> "list[asyncio.Future[Any]]":
 async def _end(attempt: _Attempt) -> bool:
     """End the command: politely, then by force, at last together with its shell; whether that was needed."""
     terminal = attempt.terminal
-    init = terminal.live.built.init
+    processes = terminal.live.processes
     await terminal.ask(tmux.press(("C-c",)), seconds=ENDING_SECONDS)
     at_prompt = await _is_at_prompt(attempt, INTERRUPT_SECONDS)
     deadline = asyncio.get_running_loop().time() + KILL_SECONDS
     while not at_prompt and asyncio.get_running_loop().time() < deadline:
-        census.kill(init, _newcomers(attempt))
+        processes.kill(_newcomers(attempt))
         at_prompt = await _has_mark(attempt, "prompt", 0.1)
     if not at_prompt:
         await _replace_shell(attempt)
     ended = await census.end_newcomers(
-        attempt.before, init, lambda: {attempt.copying}, () if not at_prompt else (attempt.shell,)
+        attempt.before, processes, lambda: {attempt.copying}, () if not at_prompt else (attempt.shell,)
     )
     if not ended:
         await terminal.live.close()
@@ -270,6 +270,6 @@ async def _has_mark(attempt: _Attempt, wanted: str, seconds: float) -> bool:
 async def _replace_shell(attempt: _Attempt) -> None:
     terminal = attempt.terminal
     await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "on"), seconds=ENDING_SECONDS)
-    census.kill(terminal.live.built.init, {attempt.shell, *_newcomers(attempt)})
+    terminal.live.processes.kill({attempt.shell, *_newcomers(attempt)})
     await terminal.ask(tmux.replace_shell(), seconds=ENDING_SECONDS)
     await terminal.ask((*tmux.CLIENT, "set-option", "-g", "remain-on-exit", "off"), seconds=ENDING_SECONDS)

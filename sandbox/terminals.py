@@ -156,11 +156,10 @@ class TerminalSession:
 
     def attach(self, columns: int, rows: int, term: str) -> "AttachedClient":
         """Start a tmux client on a pseudo-terminal of the sandbox's own. Raises LaunchError."""
-        init = self.live.built.init
         # Not the host's: nothing in there ever holds a terminal that belongs to anything outside.
         try:
             flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
-            master = os.open(f"/proc/{init}/root/dev/pts/ptmx", flags)
+            master = os.open(self.live.processes.path("root/dev/pts/ptmx"), flags)
         except (FileNotFoundError, ProcessLookupError, PermissionError) as error:  # of a process that has just ended
             raise LaunchError(Code.SESSION_OVER, "The terminal has ended.", "Open a new one.") from error
         peer = -1
@@ -314,16 +313,15 @@ async def _wait_for_server(live: Live) -> None:
     """Wait until tmux listens. Only the kernel is asked: nothing of a payload's is opened."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + READY_SECONDS
-    sockets = Path(f"/proc/{live.built.init}/net/unix")
-    while not _is_listening(sockets):
+    while not _is_listening(live):
         if live.child.ended.done() or loop.time() > deadline:
             cause = "tmux did not start in the sandbox."
             raise LaunchError(Code.SANDBOX_FAILED, cause, "Install tmux 3.2 or newer on the host.")
         await asyncio.sleep(POLL)
 
 
-def _is_listening(sockets: Path) -> bool:
+def _is_listening(live: Live) -> bool:
     try:
-        return tmux.is_listening(sockets.read_text(errors="replace"))
+        return tmux.is_listening(Path(live.processes.path("net/unix")).read_text(errors="replace"))
     except OSError:
         return False

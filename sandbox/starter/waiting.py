@@ -14,7 +14,7 @@ from sandbox.starter.messages import Document, format_birth, format_entry, hear,
 
 NEXT_NAME: Final = "wicketgate-next"  # in /proc/PID/comm
 _NO_BIRTH: Final = Birth(argv=(), bwrap_fd=0, descriptors={0: 0})
-_NO_ENTRY: Final = Entry(init=0, argv=(), environment=(), directory="", seccomp=b"", rlimits=(), stdio={0: 0})
+_NO_ENTRY: Final = Entry(init=0, parent=0, argv=(), environment=(), directory="", seccomp=b"", rlimits=(), stdio={0: 0})
 
 
 def wait_for_birth(channel: int) -> Birth:

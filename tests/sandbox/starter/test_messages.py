@@ -15,6 +15,7 @@ BIRTH = Birth(
 )
 ENTRY = Entry(
     init=7,
+    parent=6,
     argv=("/usr/bin/env", ""),
     environment=(("A", "1"), ("B", "")),
     directory="/srv",
