@@ -60,9 +60,11 @@ class Group:
         for place in self._places():
             with contextlib.suppress(OSError):
                 (place / "cgroup.kill").write_text("1")
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with contextlib.ExitStack() as opened:
+            processes = {pid: process for pid in self.pids() if (process := _open_process(pid, opened)) is not None}
+            for pid in self.pids() & processes.keys():  # still: the number was not another's when it was opened
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(processes[pid], signal.SIGKILL)
 
     def usage(self) -> Usage:
         """Read the counters. A counter that this kernel lacks is 0."""
@@ -140,6 +142,16 @@ def reclaim(support: Support) -> list[Path]:
                 with contextlib.suppress(GroupError):
                     removed += [one for one in (*_below(child), child) if _removed(one)]
     return removed
+
+
+def _open_process(pid: int, until: contextlib.ExitStack) -> int | None:
+    """A pidfd, None where there is nobody; in a group of more than there are descriptors the rest waits for a pass."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return None
+    until.callback(os.close, process)
+    return process
 
 
 def _below(place: Path) -> list[Path]:
