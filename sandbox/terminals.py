@@ -54,9 +54,25 @@ class Answer:
     err: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTerminal:
+    """What is kept of one that has ended, and nothing of its sandbox."""
+
+    id: str
+    name: str
+    rights: Rights
+    opened_at: float
+    state: PaneState | None
+
+    @property
+    def has_ended(self) -> bool:
+        """It has."""
+        return True
+
+
 @dataclass(slots=True, kw_only=True)
 class TerminalSession:
-    """One terminal. `name` is any text, for people. `state` is None once it has ended."""
+    """One terminal. `name` is any text, for people. `state` is the last that was seen."""
 
     id: str
     name: str
@@ -69,6 +85,11 @@ class TerminalSession:
     def has_ended(self) -> bool:
         """Whether its shell, and so everything in it, has ended."""
         return self.live.child.ended.done()
+
+    @property
+    def rights(self) -> Rights:
+        """What it was opened with."""
+        return self.live.rights
 
     async def client(
         self, argv: tuple[str, ...], stdin: bytes = b"", *, most: int = MAX_ANSWER, seconds: float = CLIENT_SECONDS
@@ -241,14 +262,14 @@ class Terminals:
     def __init__(self, workshop: Workshop, clock: Callable[[], float]) -> None:
         self._workshop = workshop
         self._clock = clock
-        self._all: dict[str, TerminalSession] = {}
+        self._all: dict[str, TerminalSession | EndedTerminal] = {}
         self._room = Room(AT_ONCE, "terminals are open", "Close some.")
 
-    def everything(self) -> list[TerminalSession]:
+    def everything(self) -> list[TerminalSession | EndedTerminal]:
         """The open ones and the last that have ended, oldest first."""
         return list(self._all.values())
 
-    def show(self, identity: str) -> TerminalSession | None:
+    def show(self, identity: str) -> TerminalSession | EndedTerminal | None:
         """One of them."""
         return self._all.get(identity)
 
@@ -264,6 +285,7 @@ class Terminals:
         with self._room.for_one_more(sum(not one.has_ended for one in self._all.values())):
             terminal = await self._open(rights, size, directory=directory, name=name)
             self._all[terminal.id] = terminal
+        terminal.live.done.add_done_callback(lambda _: self._keep(terminal))
         self._forget_oldest()
         return terminal
 
@@ -301,7 +323,20 @@ class Terminals:
     async def close_all(self) -> None:
         """Close all."""
         for terminal in self.everything():
-            await self.close(terminal)
+            if isinstance(terminal, TerminalSession):
+                await self.close(terminal)
+
+    def _keep(self, terminal: TerminalSession) -> None:
+        """Keep what is told of one that has ended, in its place."""
+        if self._all.get(terminal.id) is not terminal:
+            return
+        self._all[terminal.id] = EndedTerminal(
+            id=terminal.id,
+            name=terminal.name,
+            rights=terminal.rights,
+            opened_at=terminal.opened_at,
+            state=terminal.state,
+        )
 
     def _forget_oldest(self) -> None:
         over = [one.id for one in self._all.values() if one.has_ended]

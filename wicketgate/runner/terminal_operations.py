@@ -15,7 +15,7 @@ from sandbox.live import Workshop
 from sandbox.rights import to_document
 from sandbox.runs import finish
 from sandbox.terminal_runs import Busy, run_in_terminal
-from sandbox.terminals import LEAVE_SECONDS, AttachedClient, Terminals, TerminalSession
+from sandbox.terminals import LEAVE_SECONDS, AttachedClient, EndedTerminal, Terminals, TerminalSession
 from wicketgate.runner import schema
 from wicketgate.runner.admission import Admission
 from wicketgate.runner.faults import Fault
@@ -50,7 +50,7 @@ class TerminalOperations:
 
     async def show_terminal(self, _caller: Caller, *, identity: str) -> schema.TerminalState:
         terminal = self._terminal(identity)
-        if not terminal.has_ended:
+        if isinstance(terminal, TerminalSession) and not terminal.has_ended:
             await terminal.look()
         return _state(terminal)
 
@@ -98,7 +98,8 @@ class TerminalOperations:
 
     async def close_terminal(self, _caller: Caller, *, identity: str) -> schema.TerminalState:
         terminal = self._terminal(identity)
-        await self.terminals.close(terminal)
+        if isinstance(terminal, TerminalSession):
+            await self.terminals.close(terminal)
         return _state(terminal)
 
     async def attach_terminal(
@@ -118,7 +119,7 @@ class TerminalOperations:
             await finish(client.close())
         return peer
 
-    def _terminal(self, identity: str) -> TerminalSession:
+    def _terminal(self, identity: str) -> TerminalSession | EndedTerminal:
         terminal = self.terminals.show(identity)
         if terminal is None:
             raise ApiError(Fault.UNKNOWN_ID, f"There is no terminal {identity}.")
@@ -126,7 +127,7 @@ class TerminalOperations:
 
     def _open_one(self, identity: str) -> TerminalSession:
         terminal = self._terminal(identity)
-        if terminal.has_ended:
+        if isinstance(terminal, EndedTerminal) or terminal.has_ended:
             raise ApiError(Fault.SESSION_OVER, "The terminal has ended.")
         return terminal
 
@@ -169,7 +170,7 @@ async def _type(peer: web.WebSocketResponse, client: AttachedClient) -> None:
             client.resize(size.columns, size.rows)
 
 
-def _state(terminal: TerminalSession) -> schema.TerminalState:
+def _state(terminal: TerminalSession | EndedTerminal) -> schema.TerminalState:
     state = terminal.state
     return schema.TerminalState(
         id=terminal.id,
@@ -179,5 +180,5 @@ def _state(terminal: TerminalSession) -> schema.TerminalState:
         rows=state.rows if state is not None else 0,
         opened_at=datetime.fromtimestamp(terminal.opened_at, UTC),
         attached_clients=state.attached if state is not None else 0,
-        rights=schema.Rights(**to_document(terminal.live.rights)),
+        rights=schema.Rights(**to_document(terminal.rights)),
     )
