@@ -2,6 +2,8 @@
 
     python -m bench.page [RESULT.json]        writes docs/reference/performance.md and its plots
 
+    python -m bench.page --soak               exchanges the soak on that page for the last one
+
 A soak and curves that were runs of their own (`scripts/bench --soak`, `--curves`) are taken in from beside it. It
 measures nothing, so what the page says is what a run has found.
 """
@@ -34,6 +36,8 @@ the proxy itself does: the kernel counts it for each process.
 """
 
 
+SOAK_HEADING: Final = "\n## Soak\n"
+
 LOAD_BOUND: Final = """
 *By CPU*: client and origin, which share one core, could give no more while a proxy could, so the rates are theirs. What
 is compared is how many operations a second of each proxy's own CPU time is enough for. The rates are below, and the
@@ -49,6 +53,17 @@ def write_page(document: dict[str, Any], page: Path = PAGE) -> list[Path]:
     for name, text in pictures.items():
         (plots / f"{name}.svg").write_text(text, encoding="utf-8")
     page.write_text("\n".join(_lines(document, frozenset(pictures), plots.name)), encoding="utf-8")
+    return [page, *(plots / f"{name}.svg" for name in pictures)]
+
+
+def write_soak(soak: dict[str, Any], page: Path = PAGE) -> list[Path]:
+    """Write another soak in the place of the page's, which is its last section; the paths written."""
+    plots = page.with_suffix("")
+    pictures = soak_pictures(soak)
+    for name, text in pictures.items():
+        (plots / f"{name}.svg").write_text(text, encoding="utf-8")
+    others = page.read_text(encoding="utf-8").partition(f"\n{SOAK_HEADING}")[0]
+    page.write_text("\n".join([others, *_soak(soak, list(pictures), plots.name)]), encoding="utf-8")
     return [page, *(plots / f"{name}.svg" for name in pictures)]
 
 
@@ -136,7 +151,7 @@ def _promises(curve: dict[str, Any]) -> Iterator[str]:
 
 def _soak(soak: dict[str, Any], names: list[str], folder: str) -> Iterator[str]:
     """What churn did to both daemons, figure by figure."""
-    yield "\n## Soak\n"
+    yield SOAK_HEADING
     acts = f"{sum(soak['acts'].values()):,} acts in {len(soak['times'])} cycles"
     went = f"{acts}, {soak['failures']} of them went wrong"
     yield f"`scripts/bench --soak MINUTES`: {soak['seconds'] / 60:.0f} minutes of starts, requests, tunnels, jobs,"
@@ -171,14 +186,21 @@ def _sentence(title: str) -> str:
 
 
 def main() -> None:
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else LATEST
-    document = json.loads(source.read_text(encoding="utf-8"))
+    if sys.argv[1:] == ["--soak"]:
+        written = write_soak(json.loads(SOAK.read_text(encoding="utf-8")))
+    else:
+        written = write_page(_document(Path(sys.argv[1]) if len(sys.argv) > 1 else LATEST))
+    for path in written:
+        print(path.relative_to(ROOT))
+
+
+def _document(source: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
     if SOAK.exists():
         document["soak"] = json.loads(SOAK.read_text(encoding="utf-8"))
     if CURVES.exists():
         document["curves"] |= json.loads(CURVES.read_text(encoding="utf-8"))
-    for path in write_page(document):
-        print(path.relative_to(ROOT))
+    return document
 
 
 if __name__ == "__main__":

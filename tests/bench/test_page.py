@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from bench import soak as soaks
 from bench.curves import Curve, measure_log
 from bench.measures import Sample
-from bench.page import write_page
+from bench.page import write_page, write_soak
 from bench.plots import bars, format_figure, lines
 from bench.report import keep_curves
 from bench.results import Row, as_document, judge
@@ -125,3 +126,24 @@ def test_curves_of_a_run_of_their_own_say_so(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("A run of its own, from here on: a processor, 2 cores, Linux 6.1; Python 3.1") == 2
     assert "Python 3.13.9; load average at the end (1, 5, 15 min) 0.5, 0.2, 0.1." in text
+
+
+def soak(*megabytes: float) -> dict[str, Any]:
+    seen = soaks.Soak(warm=2)
+    for minute, figure in enumerate(megabytes):
+        seen.add(60.0 * minute, {"runner: resident MB": figure, "runner: proportional MB": figure, "processes": 9})
+    return soaks.as_document(seen)
+
+
+def test_a_soak_can_be_exchanged_alone(document: dict[str, Any], tmp_path: Path) -> None:
+    flat, growing = soak(*[40.0] * 30), soak(*range(40, 70))
+    (tmp_path / "whole").mkdir()
+    wanted, *pictures = write_page(document | {"soak": flat}, tmp_path / "whole" / "performance.md")
+    page, *_ = write_page(document | {"soak": growing}, tmp_path / "performance.md")
+    assert "**leaks**" in page.read_text()
+    for found in (document, document | {"soak": growing}):
+        write_page(found, page)
+        write_soak(flat, page)
+        assert page.read_text() == wanted.read_text()
+        for picture in pictures:
+            assert (page.with_suffix("") / picture.name).read_text() == picture.read_text()
