@@ -27,6 +27,8 @@ WAITING_MARKS = 16
 UNBOUNDED = 1 << 62
 _PREPARE = 'umask 077 && mkdir "$1" && cat >"$1/command" && printf %s "$2" >"$1/run" && mkfifo "$1/shown"'
 _LONGEST_MARK = 64
+# Of any run: a pattern of each run's own would stay in `re`, which remembers the last 512.
+_MARK = re.compile(rb"\x1b\]7777;([0-9a-f]{32});([a-z0-9]{1,8})\x07")
 # ECMA-48: CSI sequences, OSC and other strings, two-byte escapes; then what moves the cursor only.
 _CONTROLS = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
@@ -62,18 +64,15 @@ class Marks:
     # The newest: what floods it with marks is itself in front, and its marks do not count.
     seen: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(WAITING_MARKS))
     _rest: bytes = b""
-    _mark: re.Pattern[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._mark = re.compile(rb"\x1b\]7777;" + self.number.encode() + rb";([a-z0-9]{1,8})\x07")
 
     async def feed(self, data: bytes) -> None:
         """Take what was shown next."""
         data, at = self._rest + data, 0
-        for found in self._mark.finditer(data):
-            self._keep(data[at : found.start()])
-            at = found.end()
-            self._note(found[1].decode())
+        for found in _MARK.finditer(data):
+            if found[1] == self.number.encode():
+                self._keep(data[at : found.start()])
+                at = found.end()
+                self._note(found[2].decode())
         data = data[at:]
         start = data.rfind(b"\x1b", max(0, len(data) - _LONGEST_MARK))
         cut = len(data) if start < 0 else start

@@ -1,6 +1,7 @@
 """Marks in what a terminal shows: found however it is cut, with this number only, and never part of the output."""
 
 import random
+import re
 
 import pytest
 
@@ -55,3 +56,11 @@ async def test_a_flood_of_marks_takes_no_memory_and_does_not_hide_the_end() -> N
     assert len(words) < 100
     assert words[-1] == "7"
     assert marks.text(to_the_mark=True) == "shown"
+
+
+async def test_nothing_is_remembered_of_a_run() -> None:
+    """Each has a number of its own; `re` remembers the last patterns, which are a few kilobytes each."""
+    remembered = dict(vars(re)["_cache"])
+    for number in range(20):
+        await Marks(f"{number:032x}", Budget(10)).feed(BEGIN + END)
+    assert vars(re)["_cache"] == remembered
