@@ -9,8 +9,9 @@ import msgspec
 
 from broker.audit.index import AuditIndex
 from broker.audit.keys import host_key
-from broker.audit.questions import BadQuestion, Filter, summarise
-from broker.audit.totals import Counts
+from broker.audit.questions import BadQuestion
+from broker.audit.sums import ADDED, total
+from broker.audit.totals import Counts, counts_of
 
 _LOOKED_AT: Final = 50  # newest records of a session: who it was
 _MOST_REFUSALS: Final = 20_000
@@ -41,6 +42,22 @@ class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: tuple[SessionRow, ...]
     next_page: str
+
+
+class SessionHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session did with one host. Times are microseconds since the epoch."""
+
+    host: str
+    first: int
+    last: int
+    counts: Counts
+
+
+class SessionHosts(msgspec.Struct, frozen=True, kw_only=True):
+    """The hosts of a session, those most often denied or failed first; and how many `more` there are."""
+
+    hosts: tuple[SessionHost, ...]
+    more: int
 
 
 class DeniedHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +107,22 @@ def session_row(index: AuditIndex, session: str) -> SessionRow | None:
         last=last,
         calls=tuple(dict.fromkeys(call for call, _ in who if call)),
         grants=tuple(dict.fromkeys(grant for _, grant in who if grant)),
-        counts=_counts(index, session),
+        counts=counts_of(index.database.execute(f"SELECT {ADDED} FROM sums WHERE session = ?", (session,)).fetchone()),  # noqa: S608
     )
+
+
+def session_hosts(index: AuditIndex, session: str, *, limit: int) -> SessionHosts:
+    """Return what a session did with its hosts. It may have asked for a million: only those that are told are built."""
+    rows = index.database.execute(
+        f"SELECT host, {ADDED}, COUNT(*) OVER () FROM sums WHERE session = ? GROUP BY host "  # noqa: S608
+        f"ORDER BY {total('denied')} + SUM(failures) DESC, host LIMIT ?",
+        (session, limit),
+    ).fetchall()
+    hosts = tuple(
+        SessionHost(host=host_key(host), first=first, last=last, counts=counts_of(counts))
+        for host, *counts, first, last, _, _ in rows
+    )
+    return SessionHosts(hosts=hosts, more=rows[0][-1] - len(rows) if rows else 0)
 
 
 def denied_hosts(index: AuditIndex, since: int, *, limit: int) -> DeniedHosts:
@@ -101,8 +132,8 @@ def denied_hosts(index: AuditIndex, since: int, *, limit: int) -> DeniedHosts:
         "AND verdict = 'deny' AND time >= ? ORDER BY time DESC LIMIT ?"
     )
     rows = index.database.execute(
-        "SELECT host, reason, SUM(count), COUNT(DISTINCT session), MAX(time), SUM(COUNT(*)) OVER () "  # noqa: S608
-        f"FROM ({newest}) GROUP BY host, reason ORDER BY SUM(count) DESC, host, reason LIMIT ?",
+        f"SELECT host, reason, {total('count')} AS times, COUNT(DISTINCT session), MAX(time), SUM(COUNT(*)) OVER () "  # noqa: S608
+        f"FROM ({newest}) GROUP BY host, reason ORDER BY times DESC, host, reason LIMIT ?",
         (since, _MOST_REFUSALS, limit),
     ).fetchall()
     hosts = tuple(
@@ -115,20 +146,6 @@ def denied_hosts(index: AuditIndex, since: int, *, limit: int) -> DeniedHosts:
 def newest_time(index: AuditIndex) -> int:
     """Return the time of the newest record, 0 where there is none."""
     return int(index.database.execute("SELECT MAX(time) FROM records").fetchone()[0] or 0)
-
-
-def _counts(index: AuditIndex, session: str) -> Counts:
-    rows = [
-        Counts(
-            allowed=row.allowed,
-            denied=row.denied,
-            failures=row.failures,
-            bytes_up=row.bytes_up,
-            bytes_down=row.bytes_down,
-        )
-        for row in summarise(index, Filter(session=session))
-    ]
-    return sum(rows, Counts())
 
 
 def _parse_mark(page: str) -> tuple[int, str]:

@@ -19,14 +19,22 @@ CREATE INDEX sums_by_file ON sums (file);
 """
 MOST: Final = 2**62  # more than any log counts that nobody has tampered with; SQLite's integers end at twice that
 COUNTED: Final = "kind IN ('decision', 'close') AND host <> ''"
+
+
+def total(numbers: str) -> str:
+    """SQL that adds up amounts. `SUM` fails where they outgrow 63 bits, as made-up ones do; this ends there."""
+    return f"CAST(TOTAL({numbers}) AS INTEGER)"
+
+
 COUNTS: Final = (
     "SUM(kind = 'decision' AND verdict = 'allow') - SUM(kind = 'close' AND verdict = 'deny') AS allowed, "
-    "SUM((verdict = 'deny') * count) AS denied, SUM(verdict = 'failure') AS failures, "
-    "SUM(bytes_up * (kind = 'close')) AS bytes_up, SUM(bytes_down * (kind = 'close')) AS bytes_down, "
+    f"{total("(verdict = 'deny') * count")} AS denied, SUM(verdict = 'failure') AS failures, "
+    f"{total("bytes_up * (kind = 'close')")} AS bytes_up, {total("bytes_down * (kind = 'close')")} AS bytes_down, "
     "MIN(time) AS first, MAX(time) AS last, COUNT(*) AS records"
 )
 ADDED: Final = (
-    "SUM(allowed), SUM(denied), SUM(failures), SUM(bytes_up), SUM(bytes_down), MIN(first), MAX(last), SUM(records)"
+    f"SUM(allowed), {total('denied')}, SUM(failures), {total('bytes_up')}, {total('bytes_down')}, "
+    "MIN(first), MAX(last), SUM(records)"
 )
 _ADD: Final = (
     "INSERT INTO sums VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session, host, file) DO UPDATE SET "

@@ -3,6 +3,7 @@
 Files grow and are never changed, so the number of a file's lines says whether what is remembered still holds.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -40,7 +41,7 @@ class Totals:
         whole, parts = sums.divide(index.database, since, until)
         found = self._of_files(index, whole)
         for file, begin, end in parts:
-            found += _counts(
+            found += counts_of(
                 index.database.execute(
                     f"SELECT {COUNTS} FROM records WHERE file = ? AND time >= ? AND time < ? AND {COUNTED}",  # noqa: S608
                     (file, begin, end),
@@ -68,10 +69,11 @@ class Totals:
 def _sums(index: AuditIndex, marks: list[tuple[int, int, int]]) -> dict[tuple[int, int, int], Counts]:
     files = ", ".join(str(file) for file, _, _ in marks)
     rows = index.database.execute(f"SELECT file, {ADDED} FROM sums WHERE file IN ({files}) GROUP BY file")  # noqa: S608
-    counts = {file: _counts(row) for file, *row in rows}
+    counts = {file: counts_of(row) for file, *row in rows}
     return {mark: counts.get(mark[0], Counts()) for mark in marks}
 
 
-def _counts(row: tuple[int | None, ...] | list[int | None]) -> Counts:
+def counts_of(row: Sequence[int | None]) -> Counts:
+    """A row that begins as what `sums` adds up; of nothing the database adds up to NULL."""
     allowed, denied, failures, up, down = (value or 0 for value in row[:5])
     return Counts(allowed=allowed, denied=denied, failures=failures, bytes_up=up, bytes_down=down)

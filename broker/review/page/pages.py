@@ -8,8 +8,8 @@ from typing import Final
 from broker.audit.errors import UnknownRecord
 from broker.audit.index import AuditIndex
 from broker.audit.neighbours import show
-from broker.audit.overview import denied_hosts, newest_sessions, newest_time, session_row
-from broker.audit.questions import Filter, search, summarise
+from broker.audit.overview import denied_hosts, newest_sessions, newest_time, session_hosts, session_row
+from broker.audit.questions import search
 from broker.audit.timeline import covering, partners, timeline
 from broker.audit.totals import Totals
 from broker.review.page.asking import filters_in, read_filter
@@ -67,13 +67,10 @@ def session(index: AuditIndex, query: Query, session_id: str) -> str:
     if row is None:
         raise UnknownRecord(f"no record of a session {session_id}")
     page, refused = query.get("page", ""), bool(query.get("refused"))
-    hosts = summarise(index, Filter(session=session_id))
-    hosts.sort(key=lambda host: (-(host.denied + host.failures), host.host))
     return render(
         "session.html",
         row=row,
-        hosts=hosts[:_SESSION_HOSTS],
-        more_hosts=max(0, len(hosts) - _SESSION_HOSTS),
+        hosts=session_hosts(index, session_id, limit=_SESSION_HOSTS),
         timeline=timeline(index, session_id, limit=_RECORDS, page=page, refused=refused),
         page=page,
         refused=refused,

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,14 @@ from msgspec import structs
 from broker.audit.directory import open_directory
 from broker.audit.index import AuditIndex
 from broker.audit.log import AuditLog
-from broker.audit.overview import denied_hosts, newest_sessions, newest_time, session_row
+from broker.audit.overview import (
+    SessionHosts,
+    denied_hosts,
+    newest_sessions,
+    newest_time,
+    session_hosts,
+    session_row,
+)
 from broker.audit.questions import BadQuestion, Filter, summarise
 from broker.audit.records import Kind, Record, Verdict
 from broker.audit.timeline import covering, partners, timeline
@@ -81,6 +89,62 @@ def test_a_mark_that_is_none(index: AuditIndex, page: str) -> None:
 def test_a_session_that_is_not_there(index: AuditIndex) -> None:
     assert session_row(index, "s-9") is None
     assert session_row(index, "") is None
+
+
+def test_the_hosts_of_a_session(index: AuditIndex) -> None:
+    found = session_hosts(index, "s-2", limit=10)
+    assert [(host.host, host.counts) for host in found.hosts] == [
+        ("flood.example", Counts(denied=40)),
+        ("private.example", Counts(denied=1)),
+    ]
+    assert found.more == 0
+    assert found.hosts[1].first < found.hosts[1].last < found.hosts[0].first
+    some = session_hosts(index, "s-2", limit=1)
+    assert (some.hosts, some.more) == (found.hosts[:1], 1)
+    assert session_hosts(index, "s-9", limit=1) == SessionHosts(hosts=(), more=0)
+
+
+def test_a_session_of_very_many_hosts_costs_what_is_shown(directory: Path) -> None:
+    """A payload under a wildcard chooses how many hosts it asks for: one value a host is 200 MB for a million."""
+    with AuditLog.open(directory) as log, AuditIndex.open(open_directory(directory, reading=True), None) as index:
+        log.append(decision())
+        log.flush()
+        index.refresh()
+        index.database.execute(
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 50000) "
+            "INSERT INTO sums SELECT 's-1', 'com.example.h' || x, 1, 0, 1, 0, 0, 0, 1, 1, 1 FROM n"
+        )
+        tracemalloc.start()
+        try:
+            row, hosts = session_row(index, "s-1"), session_hosts(index, "s-1", limit=200)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+    assert row is not None
+    assert row.counts == Counts(allowed=1, denied=50_000)
+    assert (len(hosts.hosts), hosts.more) == (200, 49_801)
+
+
+def test_made_up_amounts_end_no_page(directory: Path) -> None:
+    """Each is one that a record may hold; together they are more than SQLite's integers."""
+    most = 2**62
+    with AuditLog.open(directory) as log:
+        for number in range(4):
+            log.append(structs.replace(decision(number, allow=False), count=most))
+            for host in ("a.example", "b.example", "c.example"):
+                log.append(close("x", authority=f"{host}:443", bytes_up=most, bytes_down=most))
+    with AuditIndex.open(open_directory(directory, reading=True), None) as index:
+        index.refresh()
+        second = index.database.execute("SELECT time FROM records WHERE kind = 'decision' LIMIT 1 OFFSET 1").fetchone()[
+            0
+        ]
+        for since in (0, second):
+            assert Totals().count(index, since).denied >= most
+            assert {row.host for row in summarise(index, Filter(since=since))} >= {"a.example", "api.example.com"}
+        assert sum(row.denied for row in summarise(index, Filter(kind="decision"))) >= most
+        assert [row.counts.bytes_up >= most for row in newest_sessions(index, limit=9).sessions] == [True]
+        assert denied_hosts(index, 0, limit=1).hosts[0].count >= most
+        assert len(session_hosts(index, "s-1", limit=9).hosts) == 4
 
 
 def test_denied_hosts_by_reason(index: AuditIndex) -> None:
