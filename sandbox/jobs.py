@@ -234,7 +234,7 @@ class Jobs:
         draft = place / f".{RECORD}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"version": 1, **document}, file)
+            file.write(json.dumps({"version": 1, **document}))  # not `dump`: that leaves cycles to the collector
         draft.replace(place / RECORD)
 
     def _recorded(self) -> list[Job]:

@@ -234,5 +234,5 @@ def _record(root: int, place: Path, paths: tuple[str, ...]) -> None:
     path = os.readlink(f"/proc/self/fd/{root}")  # noqa: PTH115  no path
     draft = place.with_suffix(DRAFT)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
-        json.dump({"path": path, "held": paths}, file)
+        file.write(json.dumps({"path": path, "held": paths}))
     draft.replace(place.with_suffix(RECORD))
