@@ -326,13 +326,13 @@ def print_verdicts(seen: Soak) -> None:
 def run(minutes: float, *, period: float = 6.0) -> int:
     """Soak, print, write the result and its plots; the exit status."""
 
-    told = 0
+    shown = 0
 
     def report(seen: Soak) -> None:
-        nonlocal told
-        for failure in seen.failures[told:]:
+        nonlocal shown
+        for failure in seen.failures[shown:]:
             print(f"{seen.times[-1] / 60:6.1f} min: {failure}", flush=True)
-        told = len(seen.failures)
+        shown = len(seen.failures)
         if len(seen.times) % 20 == 1:
             last = {
                 name: values[-1] for name, values in seen.figures.items() if name.endswith(("descriptors", "al MB"))
