@@ -5,8 +5,10 @@ Each refresh reads only what was appended since. It must never be taken for the 
 """
 
 import contextlib
+import math
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -65,6 +67,8 @@ class AuditIndex:
     def __init__(self, directory: int, database: sqlite3.Connection) -> None:
         self.directory = directory
         self.database = database
+        self.behind = False
+        """Whether the last `refresh` left something for the next one."""
         self._files: dict[int, int] = {}
 
     @classmethod
@@ -79,25 +83,31 @@ class AuditIndex:
             index._close_files()
             database.close()
 
-    def refresh(self) -> int:
+    def refresh(self, until: float = math.inf) -> int:
         """Take in what was appended to the files since the last time; return the number of new records.
 
-        Several processes may refresh at once: the transaction makes the second see what the first has done.
+        Several processes may refresh at once: the transaction makes the second see what the first has done. Soon after
+        `until`, on the monotonic clock, it ends and keeps what it has; it never ends without a step ahead.
         """
+        self.behind = False
         with _transaction(self.database):
             segments = list_segments(self.directory)
             known = {
                 (log, number): rest
                 for log, number, *rest in self.database.execute("SELECT log, number, file, inode, offset FROM files")
             }
-            self._forget(known, {(segment.log, segment.number) for segment in segments})
+            self._forget(known, {(segment.log, segment.number) for segment in segments}, until)
             states = [
                 state for segment in first_of_each(segments) if (state := self._state(segment, known)) is not None
             ]
-            bulk = sum(size - offset for _, _, offset, size in states) > _BULK_BYTES
+            bulk = until == math.inf and sum(size - offset for _, _, offset, size in states) > _BULK_BYTES
             if bulk:
                 self._drop_lookups()
-            added = sum(self._take_in(segment, file, offset) for segment, file, offset, _ in states)
+            added = 0
+            for segment, file, offset, _ in states:
+                if self.behind:
+                    break
+                added += self._take_in(segment, file, offset, until)
             if bulk:
                 _make_lookups(self.database)
         return added
@@ -128,10 +138,13 @@ class AuditIndex:
         while self._files:
             os.close(self._files.popitem()[1])
 
-    def _forget(self, known: dict[tuple[str, int], list[int]], present: set[tuple[str, int]]) -> None:
+    def _forget(self, known: dict[tuple[str, int], list[int]], present: set[tuple[str, int]], until: float) -> None:
         """Drop the records of files that are gone: retention is deleting files."""
         for key in known.keys() - present:
+            if self.behind:
+                break
             self._drop_file(known.pop(key)[0])
+            self.behind = time.monotonic() > until
 
     def _drop_file(self, file: int) -> None:
         self.database.execute("DELETE FROM records WHERE file = ?", (file,))
@@ -157,7 +170,7 @@ class AuditIndex:
         assert cursor.lastrowid is not None
         return segment, cursor.lastrowid, 0, status.st_size
 
-    def _take_in(self, segment: Segment, file: int, offset: int) -> int:
+    def _take_in(self, segment: Segment, file: int, offset: int, until: float) -> int:
         rows: list[Row] = []
         counted = sums.Sums()
         lines = damaged = added = 0
@@ -167,11 +180,14 @@ class AuditIndex:
                 row = _row(decode_entry(line.text), file, line.begin, len(line.text))
             except (msgspec.MsgspecError, ValueError):
                 damaged += 1  # the verifier says what is wrong with it
-                continue
-            rows.append(row)
-            counted.add(row[7], row[12], row[0], row[5], row[15], row[22], (row[20], row[21]))
+            else:
+                rows.append(row)
+                counted.add(row[7], row[12], row[0], row[5], row[15], row[22], (row[20], row[21]))
             if len(rows) >= _BATCH:
                 added += self._insert(rows)
+            if time.monotonic() > until:
+                self.behind = True
+                break
         added += self._insert(rows)
         counted.store(self.database, file)
         self.database.execute(

@@ -5,6 +5,7 @@ next question, since making it reads the whole log.
 """
 
 import contextlib
+import math
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -69,9 +70,9 @@ class _Borrowed(AuditIndex):
 class _Held(_Borrowed):
     """An index that another process is writing to: it is asked as it is."""
 
-    def refresh(self) -> int:
+    def refresh(self, until: float = math.inf) -> int:
         """Not now."""
-        raise sqlite3.OperationalError("another process is at work on it")
+        raise sqlite3.OperationalError("somebody else is at work on it")
 
 
 def _held(path: Path) -> sqlite3.Connection | None:

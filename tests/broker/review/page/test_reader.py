@@ -87,7 +87,7 @@ async def test_an_index_that_another_process_holds_is_asked_as_it_is(reader: Rea
     async with asyncio.timeout(20):
         count, notice = await reader.ask(told)
     assert count == 10
-    assert "another process is at work on it" in notice
+    assert "somebody else is at work on it" in notice
     other.execute("ROLLBACK")
     other.close()
     assert await reader.ask(told) == (11, "")
@@ -101,8 +101,8 @@ async def test_where_no_index_can_be_kept_the_log_is_not_read_anew_for_each_ques
     place.symlink_to(tmp_path / "elsewhere")
     refresh, taken = AuditIndex.refresh, list[int]()
 
-    def counted(index: AuditIndex) -> int:
-        taken.append(refresh(index))
+    def counted(index: AuditIndex, until: float) -> int:
+        taken.append(refresh(index, until))
         return taken[-1]
 
     monkeypatch.setattr(AuditIndex, "refresh", counted)
@@ -118,6 +118,46 @@ async def test_where_no_index_can_be_kept_the_log_is_not_read_anew_for_each_ques
     assert await reader.ask(records) == 11
     assert place.is_file()
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_long_backlog_is_no_wait_and_is_taken_in_behind_the_answer(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kept: bool
+) -> None:
+    if not kept:
+        (tmp_path / "audit" / INDEX_NAME).symlink_to(tmp_path / "elsewhere")
+    reader.prepare().result()
+    with AuditLog.open(tmp_path / "audit") as log:
+        for number in range(10, 30):
+            log.append(decision(number))
+    monkeypatch.setattr(module, "PORTION", 0.0)
+    count, notice = await reader.ask(told)
+    assert count < 30
+    assert "may be missing" in notice
+    async with asyncio.timeout(20):
+        while notice:
+            count, notice = await reader.ask(told)
+    assert count == 30
+
+
+async def test_taking_in_a_backlog_holds_no_end_up(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.prepare().result()
+    (file,) = (tmp_path / "audit").glob("*.jsonl")
+    content = file.read_bytes()
+    with file.open("ab") as log:
+        for _ in range(4000):
+            log.write(content)
+    monkeypatch.setattr(module, "PORTION", 0.0)
+    _, notice = await reader.ask(told)
+    reader.close()
+    reader._pool.shutdown(wait=True)
+    assert "may be missing" in notice
+    descriptor = open_directory(tmp_path / "audit", reading=True)
+    with AuditIndex.open(descriptor, tmp_path / "audit" / INDEX_NAME) as index:
+        assert index.database.execute("SELECT COUNT(*) FROM records").fetchone()[0] < 100
+    os.close(descriptor)
 
 
 def told(index: AuditIndex) -> tuple[int, str]:

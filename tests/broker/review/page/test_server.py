@@ -277,7 +277,7 @@ async def test_an_index_that_cannot_be_brought_up_to_date_is_asked_and_said_to_b
     _, text = await page.get("/records")
     assert "may be missing" not in text
 
-    def full(_: AuditIndex) -> int:
+    def full(_: AuditIndex, __: float) -> int:
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patched:
