@@ -23,7 +23,7 @@ from broker.audit.records import Entry, decode_entry
 from broker.audit.segments import Segment, list_segments, open_segment
 
 INDEX_NAME: Final = "index.sqlite3"
-_VERSION: Final = 5
+_VERSION: Final = 6
 _OPEN_FILES: Final = 64
 _BATCH: Final = 20_000
 _CHUNK: Final = 4 * 1024 * 1024
@@ -53,6 +53,7 @@ _LOOKUPS: Final = {
     "by_grant": "(grant_id, time) WHERE grant_id <> ''",
     "by_refusal": "(verdict, time) WHERE verdict IN ('deny', 'failure')",
     "by_reason": "(reason, time) WHERE verdict IN ('deny', 'failure')",
+    "by_refused": "(session, time) WHERE verdict IN ('deny', 'failure')",
     "by_place": "(file, offset)",
 }
 _INSERT: Final = f"INSERT OR REPLACE INTO records VALUES ({', '.join('?' * 23)})"  # noqa: S608

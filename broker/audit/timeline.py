@@ -86,9 +86,9 @@ def covering(index: AuditIndex, record_id: str) -> Checkpoint | None:
 
 def _closes(index: AuditIndex, session: str, since: int) -> dict[str, Entry]:
     rows = index.database.execute(
-        "SELECT file, offset, length FROM records WHERE session = ? AND time >= ? AND kind = 'close' "
-        "ORDER BY time LIMIT ?",
-        (session, since, _MOST_CLOSES),
+        "SELECT file, offset, length FROM (SELECT file, offset, length, kind FROM records "
+        "WHERE session = ? AND time >= ? ORDER BY time LIMIT ?) WHERE kind = 'close' LIMIT ?",
+        (session, since, _MOST_LINES, _MOST_CLOSES),
     ).fetchall()
     return {entry.ref: entry for entry in (_entry(index, *place) for place in rows)}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from broker.audit import timeline as module
 from broker.audit.directory import open_directory
 from broker.audit.index import AuditIndex
 from broker.audit.log import AuditLog
@@ -217,6 +218,29 @@ def test_a_timeline_of_what_was_refused(index: AuditIndex) -> None:
     ]
     with pytest.raises(BadQuestion):
         timeline(index, "s-1", limit=1, page="x")
+
+
+def test_what_was_refused_is_found_at_once_behind_whatever_was_allowed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_LINES", 50)
+    with AuditLog.open(directory) as log:
+        refused = log.append(decision(allow=False))
+        for number in range(3000):
+            log.append(decision(number))
+    thousands = 0
+
+    def count() -> int:
+        nonlocal thousands
+        thousands += 1
+        return 0
+
+    with AuditIndex.open(open_directory(directory, reading=True), None) as index:
+        index.refresh()
+        index.database.set_progress_handler(count, 1000)
+        found = timeline(index, "s-1", limit=50, refused=True)
+    assert [one.entry.id for one in found.exchanges] == [refused]
+    assert thousands <= 1
 
 
 def test_a_record_and_its_partner(index: AuditIndex, written: tuple[str, ...]) -> None:
