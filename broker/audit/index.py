@@ -5,9 +5,11 @@ Each refresh reads only what was appended since. It must never be taken for the 
 """
 
 import contextlib
+import errno
 import math
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from functools import lru_cache
@@ -268,13 +270,25 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     if path is not None:
         for _ in range(2):
             try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+                _make_file(path)
                 return _prepare(sqlite3.connect(path, timeout=30.0, isolation_level=None))
             except (sqlite3.OperationalError, OSError):
                 break  # a full disk or a directory that cannot be written: do without a file
             except sqlite3.DatabaseError:
                 _remove(path)
     return _prepare(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def _make_file(path: Path) -> None:
+    """See to it that there is a file of ours, by its name alone. Raises `OSError`.
+
+    It must not be opened here: the first descriptor of a file that a process closes takes all its locks with it (POSIX,
+    `fcntl`), also those of SQLite in other threads, and then other processes write where these are still reading.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mknod(path, stat.S_IFREG | 0o600)
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise FileExistsError(errno.EEXIST, "something else has the name of the index", str(path))
 
 
 def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:

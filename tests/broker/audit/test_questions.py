@@ -2,6 +2,8 @@ import contextlib
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -466,6 +468,40 @@ def test_two_indexers_at_once_take_each_record_once(corpus: Path) -> None:
         write_log(corpus, 5)
         assert one.refresh() + other.refresh() == 7
         assert len(found(one)) == len(found(other)) == 11
+
+
+def test_opening_an_index_takes_no_lock_from_one_that_is_open(corpus: Path) -> None:
+    """Without its lock another process takes itself for the last one, and writes the log ahead back under a reader."""
+    shared = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)"
+    with index_of(corpus) as index:
+        for _ in range(2):
+            other = subprocess.run(
+                [sys.executable, "-c", shared, corpus / INDEX_NAME], capture_output=True, check=False
+            )
+            assert b"BlockingIOError" in other.stderr
+            with index_of(corpus) as second:
+                assert found(second) == found(index)
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
+def test_what_is_no_file_is_no_index(corpus: Path, kind: str) -> None:
+    place = corpus / INDEX_NAME
+    match kind:
+        case "link":
+            place.symlink_to(corpus / "elsewhere")
+        case "directory":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+    with index_of(corpus) as index:
+        assert len(found(index)) == 6
+    assert not place.is_file()
+
+
+def test_an_index_is_for_its_owner_alone(corpus: Path) -> None:
+    with index_of(corpus) as index:
+        index.refresh()
+        assert {path.stat().st_mode & 0o777 for path in corpus.glob(f"{INDEX_NAME}*")} == {0o600}
 
 
 def test_a_directory_that_cannot_be_written_is_asked_in_memory(corpus: Path) -> None:
