@@ -15,6 +15,7 @@ from sandbox.seccomp.rules import Action, Case, Condition, Group, Rule, Test
 # linux/sched.h: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. NEWTIME shares its bit with the exit signal
 # of clone() and exists for unshare() and clone3() only.
 CLONE_NAMESPACES = 0x7E02_0000
+CLONE_PARENT = 0x8000
 # asm-generic/ioctls.h. TIOCSTI types into the terminal, TIOCLINUX pastes into a console, TIOCSETD loads line
 # disciplines.
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
@@ -101,8 +102,9 @@ GROUPS: tuple[Group, ...] = (
     Group(
         name="clone",
         why="processes and threads, never a new namespace: a user namespace gives back every capability inside it. "
-        "The kernel looks at the low word of the flags only.",
-        rule=Rule(cases=(_case(Action.EPERM, _any_bit(0, CLONE_NAMESPACES)),), otherwise=Action.ALLOW),
+        "Never a sibling: a session's command is the runner's child, and so would that be; nobody would wait for it, "
+        "and its pid namespace would never end. The kernel looks at the low word of the flags only.",
+        rule=Rule(cases=(_case(Action.EPERM, _any_bit(0, CLONE_NAMESPACES | CLONE_PARENT)),), otherwise=Action.ALLOW),
         calls=("clone",),
     ),
     Group(

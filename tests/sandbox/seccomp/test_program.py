@@ -130,9 +130,9 @@ def test_leases_are_refused_whatever_the_high_word(architecture: Architecture, c
 
 
 @both
-def test_namespace_flags_are_refused_one_by_one_and_with_high_bits(architecture: Architecture) -> None:
+def test_flags_of_namespaces_and_siblings_are_refused_one_by_one_and_with_high_bits(architecture: Architecture) -> None:
     for bit in range(32):
-        refused = bool(1 << bit & 0x7E02_0000)
+        refused = bool(1 << bit & 0x7E02_8000)  # namespaces, and CLONE_PARENT
         assert (ask(architecture, "clone", 1 << bit | 17).word == EPERM) is refused
         assert (ask(architecture, "clone", 1 << bit | HIGH).word == EPERM) is refused
 
