@@ -1,8 +1,9 @@
 """A session's processes: which of them a call has started, however they were forked; and ending exactly those.
 
 A call's processes cannot be told by their parents alone: one that is forked twice belongs to process 1. So all of the
-session's processes are counted before the call, and what is new and descends from nothing older is the call's. Numbers
-are those that the sandbox itself gives; process 1 is bubblewrap's.
+session's processes are counted before the call, and what is new and descends from nothing older is the call's, once its
+own first process is dead. Whoever has no parent in there is the first one of a call: a child of the runner, which alone
+ends it. Numbers are those that the sandbox itself gives; process 1 is bubblewrap's.
 """
 
 import asyncio
@@ -10,13 +11,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.supervise import children
-
 FIRST = 1  # the namespace's first process
+NOBODY = 0  # the parent, seen from inside, of whoever was born by one outside
 PATIENCE, POLL = 1.5, 0.01  # seconds
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -46,9 +46,11 @@ class Processes:
 
         `parent`: the only parent that it ever has, a child of the caller.
         """
+        born: list[str] = []
         with contextlib.suppress(*_GONE):
             self._directory = os.open(f"/proc/{init}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if children(parent) != [init]:  # it has ended, and the number may have been another's already
+            born = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        if born != [str(init)]:  # it has ended, and the number may have been another's already
             self.close()
 
     def close(self) -> None:
@@ -74,7 +76,8 @@ class Processes:
         for name in filter(str.isdigit, names):
             with contextlib.suppress(*_GONE):
                 words = _stat(f"{self._proc}/{name}")
-                if words[0] not in "ZX":
+                # One whose first thread has ended is shown as dead (Z) while others go on.
+                if words[0] not in "ZX" or int(words[17]) > 1:
                     members[int(name)] = Member(int(words[1]), int(words[19]))
         return members
 
@@ -102,13 +105,14 @@ class Processes:
         return self.path("root/proc")
 
 
-def newcomers(before: Census, now: Census, through: Collection[int], others: Collection[int] = ()) -> set[int]:
-    """Who is new and descends neither from an older process nor from one of `others`. Pure.
+def newcomers(before: Census, now: Census, through: Collection[int]) -> set[int]:
+    """Who is new and descends neither from an older process nor from the first one of a call. Pure.
 
     `through`: older processes whose new descendants count all the same: process 1, to which orphans go.
     """
     old = {pid for pid, member in now.items() if before.get(pid) == member}
-    spared = (old | set(others)) - set(through)
+    calls = {pid for pid, member in now.items() if member.parent == NOBODY}
+    spared = (old | calls) - set(through)
     return {pid for pid in now if pid not in old and pid not in through and not _descends(pid, now, spared, through)}
 
 
@@ -122,27 +126,17 @@ def _descends(pid: int, now: Census, spared: Collection[int], through: Collectio
     return False
 
 
-async def end_newcomers(
-    before: Census, processes: Processes, others: Callable[[], Collection[int]], through: Collection[int] = ()
-) -> bool:
+async def end_newcomers(before: Census, processes: Processes, through: Collection[int] = ()) -> bool:
     """Kill what came since `before`, until a count finds nobody; False where that did not succeed (in time)."""
     deadline = time.monotonic() + PATIENCE
     with contextlib.suppress(OSError):
-        while found := newcomers(before, processes.count(), {FIRST, *through}, others()):
+        while found := newcomers(before, processes.count(), {FIRST, *through}):
             processes.kill(found)
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(POLL)
         return True
     return False
-
-
-def number_inside(pid: int) -> int:
-    """The sandbox's number of a process that the caller calls `pid`; 0, which no process has, where it is gone."""
-    with contextlib.suppress(OSError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-        return int(status.partition("NSpid:")[2].split("\n", 1)[0].split()[-1])
-    return 0
 
 
 def _stat(process: str) -> list[str]:

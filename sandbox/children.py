@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Awaitable
 
 from netns import joining
 
@@ -55,3 +56,17 @@ class Child:
         os.close(self._pidfd)
         code = os.waitstatus_to_exitcode(status)
         self.ended.set_result(code if code >= 0 else BY_SIGNAL - code)
+
+
+async def finish(work: Awaitable[object]) -> None:
+    """Do this to its end, even if cancelled meanwhile; the cancellation goes on afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError

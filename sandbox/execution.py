@@ -33,6 +33,7 @@ NAMESPACES: Final = {
     "uts": os.CLONE_NEWUTS,
     "cgroup": os.CLONE_NEWCGROUP,
 }
+ENTER_DIRECTORY: Final = "enter the directory"  # its name, which may be anything, has no place in a report
 NEVER_BY_OTHERS: Final = 0o022  # the payload's umask takes at least this away, whatever a server was started with
 # Executed in between where the program may be the payload's own: an interpreter line `#!/proc/self/exe` then names
 # this read-only program, and not the one that we are (the attack of CVE-2019-5736).
@@ -137,7 +138,7 @@ def _become_command(entry: Entry, reset: tuple[int, ...], report: int) -> NoRetu
         if entry.controlling:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.chdir("/")
-        step = f"enter {entry.directory}"
+        step = ENTER_DIRECTORY
         os.chdir(entry.directory)
         step = "confine"
         _limit(entry.rlimits)
@@ -154,7 +155,7 @@ def _become_command(entry: Entry, reset: tuple[int, ...], report: int) -> NoRetu
         os.execve(argv[0], argv, environment)  # noqa: S606  the point of this module
     except BaseException as error:  # noqa: BLE001  a forked child ends here, whatever happened
         code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-        os.write(report, f"failed {code} {step}\n".encode("ascii", "replace"))
+        os.write(report, f"failed {code} {step}\n".encode())
     os._exit(125)
 
 

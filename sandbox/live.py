@@ -19,8 +19,9 @@ from sandbox.births import Entry
 from sandbox.cable import Cable, Lease, lay_cable, return_to
 from sandbox.children import Child
 from sandbox.construct import Built, build
-from sandbox.entering import enter
+from sandbox.entering import BEGIN, SECONDS, enter
 from sandbox.errors import AGAIN, Code, LaunchError
+from sandbox.execution import ENTER_DIRECTORY
 from sandbox.forking import Spare
 from sandbox.ground import Ground
 from sandbox.host import find_command
@@ -98,18 +99,20 @@ class Live:
                 Code.SANDBOX_FAILED, cause, "Try again; start a new one if that does not help."
             ) from error
 
-    def enter(self, argv: tuple[str, ...], stdio: Mapping[int, int], *, directory: str = "") -> Child:
-        """Start a further command in it. Raises LaunchError."""
-        return Child(self.start(self.built.entry(argv, stdio, directory=directory)))
+    async def enter(self, argv: tuple[str, ...], stdio: Mapping[int, int], *, directory: str = "") -> Child:
+        """Start a further command in it. Raises LaunchError, and OSError for what the runner itself lacks."""
+        return await self.start(self.built.entry(argv, stdio, directory=directory))
 
-    def start(self, entry: Entry) -> int:
-        """Start an entry; its pid. Raises LaunchError."""
+    async def start(self, entry: Entry) -> Child:
+        """Start an entry. Raises as `enter` does."""
         if self.child.ended.done() or self.stopped:
             raise LaunchError(Code.SESSION_OVER, "The session has ended.", "Start a new one.")
         spare, self._spare = self._spare, None
         try:
-            return enter(entry, spare or self.built.starter)
+            return await enter(entry, spare or self.built.starter)
         except OSError as error:
+            if error.errno and not error.filename:
+                raise
             raise self._not_entered(entry, error) from error
         finally:
             if spare is not None:
@@ -122,11 +125,14 @@ class Live:
                 self._spare = self.built.starter.prepare(self.built.members())
 
     def _not_entered(self, entry: Entry, error: OSError) -> LaunchError:
-        if str(error.filename).startswith("enter /"):
+        if error.filename == ENTER_DIRECTORY:
             cause = f"The directory {entry.directory!r} cannot be entered in the sandbox ({error.strerror})."
             return LaunchError(Code.BAD_CALL, cause, "Name a directory of the workspace.")
         if error.filename == "execute":
             return LaunchError(Code.COMMAND_NOT_FOUND, f"{entry.argv[0]} cannot be executed ({error.strerror}).", "")
+        if error.filename == BEGIN:
+            cause = f"Processes of the session have kept the command from beginning for {SECONDS:g} seconds."
+            return LaunchError(Code.SANDBOX_FAILED, cause, "Start a new one.")
         # Of a process that ends just now everything but the number may be gone.
         if error.errno in {errno.ENOENT, errno.ESRCH} or not Path(f"/proc/{entry.init}").exists():
             return LaunchError(Code.SESSION_OVER, "The session has ended.", "Start a new one.")

@@ -6,12 +6,12 @@ goes on.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sandbox import census
-from sandbox.children import Child
+from sandbox.children import Child, finish
 from sandbox.live import GRACE, Live, Workshop, open_live
 from sandbox.output import Budget
 from sandbox.protect import Finding
@@ -69,10 +69,9 @@ async def _end_alone(live: Live) -> None:
 
 @dataclass(slots=True)
 class SessionCalls:
-    """The calls that run in one session at the moment, by the sandbox's number of their first process."""
+    """The calls of one session."""
 
     live: Live
-    roots: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.live.expect_entries()
@@ -80,36 +79,46 @@ class SessionCalls:
     async def run(self, command: Command, emit: Emit) -> Result:
         """Run a command in the session. What it leaves in the background stays; a stop ends that, too."""
         live = self.live
+        before = await self._count()
         streams = Streams(command.stdin, Budget(live.rights.limits.output_bytes))
         try:
-            before = live.count()
-            child = live.enter(command.argv, streams.stdio, directory=command.directory)
+            child = await live.enter(command.argv, streams.stdio, directory=command.directory)
+        except asyncio.CancelledError:
+            streams.abandon()
+            await finish(census.end_newcomers(before, live.processes))  # it may have begun in that moment
+            raise
         except BaseException:
             streams.abandon()
             raise
-        root = census.number_inside(child.pid)
-        self.roots.add(root)
         over: list[bool] = []
         watched = _Watched(
             child=child,
             session=live.id,
             shared=True,
             ask=partial(child.send, 15),
-            end=partial(self._end, before, root, over),
+            end=partial(self._end, before, child, over),
         )
         try:
             code, timed_out = await _attend(watched, streams, emit, command.limit(live.rights))
         except BaseException:
-            await finish(self._end(before, root, over))
+            await finish(self._end(before, child, over))
             raise
         finally:
-            self.roots.discard(root)
             live.expect_entries()
         return Result(code=code, timed_out=timed_out, dropped=streams.budget.dropped, session_ended=bool(over))
 
-    async def _end(self, before: census.Census, root: int, over: list[bool]) -> None:
-        others = lambda: self.roots - {root}  # noqa: E731
-        if not await census.end_newcomers(before, self.live.processes, others):
+    async def _count(self) -> census.Census:
+        """Its processes, and the one that only waits among them: it is born a moment after the session was opened."""
+        while True:
+            found = self.live.count()
+            if self.live.child.ended.done() or any(one.parent == census.FIRST for one in found.values()):
+                return found
+            await asyncio.sleep(census.POLL)
+
+    async def _end(self, before: census.Census, child: Child, over: list[bool]) -> None:
+        child.kill()
+        await child.wait()
+        if not await census.end_newcomers(before, self.live.processes):
             over.append(True)  # faster than we can count: nothing less stops it
             await self.live.close()
 
@@ -168,17 +177,3 @@ async def _ends_within(child: Child, limit: float | None, pumps: list[asyncio.Ta
             task.result()
             waiting.discard(task)
     return True
-
-
-async def finish(work: Awaitable[object]) -> None:
-    """Do this to its end, even if cancelled meanwhile; the cancellation goes on afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-    task.result()
-    if cancelled:
-        raise asyncio.CancelledError

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox import census, tmux
-from sandbox.children import Child
 from sandbox.errors import Code, LaunchError
 from sandbox.output import Budget
 from sandbox.streams import Streams
@@ -103,8 +102,6 @@ class _Attempt:
     marks: Marks
     shell: int  # the sandbox's number of it, as all numbers here
     before: census.Census
-    copier: Child | None = None
-    copying: int = 0  # the copier's number
 
     def is_in_front(self) -> bool:
         """Whether the shell itself reads what is typed."""
@@ -130,8 +127,7 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
         attempt = await _begin(terminal, command)
         streams = Streams(b"", Budget(UNBOUNDED))
         try:
-            attempt.copier = terminal.live.enter(("/usr/bin/cat", f"{attempt.place}/shown"), streams.stdio)
-            attempt.copying = census.number_inside(attempt.copier.pid)
+            copier = await terminal.live.enter(("/usr/bin/cat", f"{attempt.place}/shown"), streams.stdio)
         except BaseException:
             streams.abandon()
             raise
@@ -146,7 +142,7 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
             with contextlib.suppress(LaunchError):
                 await terminal.ask(tmux.stop_pipe())
                 await terminal.client(("/usr/bin/rm", "-rf", attempt.place))
-            attempt.copier.kill()
+            copier.kill()
             for task in (copying, complaining):
                 task.cancel()
             await asyncio.gather(copying, complaining, return_exceptions=True)
@@ -235,9 +231,7 @@ async def _end(attempt: _Attempt) -> bool:
         at_prompt = await _has_mark(attempt, "prompt", 0.1)
     if not at_prompt:
         await _replace_shell(attempt)
-    ended = await census.end_newcomers(
-        attempt.before, processes, lambda: {attempt.copying}, () if not at_prompt else (attempt.shell,)
-    )
+    ended = await census.end_newcomers(attempt.before, processes, () if not at_prompt else (attempt.shell,))
     if not ended:
         await terminal.live.close()
     return not at_prompt
@@ -245,7 +239,7 @@ async def _end(attempt: _Attempt) -> bool:
 
 def _newcomers(attempt: _Attempt) -> set[int]:
     now = attempt.terminal.live.count()
-    return census.newcomers(attempt.before, now, {census.FIRST, attempt.shell}, {attempt.copying})
+    return census.newcomers(attempt.before, now, {census.FIRST, attempt.shell})
 
 
 async def _is_at_prompt(attempt: _Attempt, seconds: float) -> bool:

@@ -100,7 +100,11 @@ class TerminalSession:
         """
         streams = Streams(stdin, Budget(most))
         try:
-            child = self.live.enter(argv, streams.stdio)
+            async with asyncio.timeout(seconds):
+                child = await self.live.enter(argv, streams.stdio)
+        except TimeoutError as error:
+            streams.abandon()
+            raise _unanswered() from error
         except BaseException:
             streams.abandon()
             raise
@@ -118,7 +122,7 @@ class TerminalSession:
                     pipe.finish()
                 await asyncio.gather(*work)
         except TimeoutError as error:
-            raise LaunchError(Code.SANDBOX_FAILED, "tmux did not answer.", "Close the terminal.") from error
+            raise _unanswered() from error
         finally:
             child.kill()
             for task in work:
@@ -175,7 +179,7 @@ class TerminalSession:
         await self.ask(tmux.resize(columns, rows))
         await self.look()
 
-    def attach(self, columns: int, rows: int, term: str) -> "AttachedClient":
+    async def attach(self, columns: int, rows: int, term: str) -> "AttachedClient":
         """Start a tmux client on a pseudo-terminal of the sandbox's own. Raises LaunchError."""
         # Not the host's: nothing in there ever holds a terminal that belongs to anything outside.
         try:
@@ -191,7 +195,7 @@ class TerminalSession:
             entry = self.live.built.entry(tmux.attach(), {0: peer, 1: peer, 2: peer})
             term = term if _is_described(term) else KNOWN_TERM
             environment = tuple((name, term if name == "TERM" else value) for name, value in entry.environment)
-            child = Child(self.live.start(entry._replace(environment=environment, controlling=True)))
+            child = await self.live.start(entry._replace(environment=environment, controlling=True))
         except BaseException:
             os.close(master)
             raise
@@ -244,6 +248,10 @@ class AttachedClient:
     async def _see_it_leave(self) -> None:
         while await self.show():  # it says goodbye, and must not be held up by that
             pass
+
+
+def _unanswered() -> LaunchError:
+    return LaunchError(Code.SANDBOX_FAILED, "tmux did not answer.", "Close the terminal.")
 
 
 def _is_described(term: str) -> bool:

@@ -11,9 +11,9 @@ from aiohttp import WSMsgType, web
 
 from broker.api.callers import Caller
 from broker.api.faults import ApiError
+from sandbox.children import finish
 from sandbox.live import Workshop
 from sandbox.rights import to_document
-from sandbox.runs import finish
 from sandbox.terminal_runs import Busy, run_in_terminal
 from sandbox.terminals import LEAVE_SECONDS, AttachedClient, EndedTerminal, Terminals, TerminalSession
 from wicketgate.runner import schema
@@ -111,7 +111,7 @@ class TerminalOperations:
         peer = web.WebSocketResponse(heartbeat=HEARTBEAT, max_msg_size=MAX_TYPED)
         if not peer.can_prepare(request).ok:
             raise ApiError(Fault.BAD_REQUEST, "Ask for a WebSocket (RFC 6455).")
-        client = terminal.attach(query.columns, query.rows, query.term)
+        client = await terminal.attach(query.columns, query.rows, query.term)
         try:
             await peer.prepare(request)
             await _bridge(peer, client)
