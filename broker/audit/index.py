@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
@@ -62,6 +62,9 @@ _INSERT: Final = f"INSERT OR REPLACE INTO records VALUES ({', '.join('?' * 23)})
 Row = tuple[
     int, int, int, int, str, str, str, str, str, str, str, str, str, int, str, str, str, str, str, int, int, int, int
 ]
+
+type Place = tuple[int, int, int]
+"""File, offset and length of a line."""
 
 
 class AuditIndex:
@@ -121,6 +124,15 @@ class AuditIndex:
         if descriptor is None:
             descriptor = self._open_file(file)
         return os.pread(descriptor, length, offset)
+
+    def entries(self, places: Iterable[Place]) -> Iterator[Entry]:
+        """Give the records at these places, without those of files that were disposed of meanwhile."""
+        for place in places:
+            try:
+                line = self.read(*place)
+            except FileNotFoundError:
+                continue
+            yield decode_entry(line)
 
     def beginnings(self) -> list[int]:
         """The times of the first record of each file."""

@@ -1,5 +1,6 @@
 """One record with the lines around it, and what their hashes prove. Reads the index for places, the files for lines."""
 
+import contextlib
 from dataclasses import dataclass
 
 import msgspec
@@ -35,7 +36,10 @@ def show(index: AuditIndex, record_id: str) -> Neighbourhood:
     if row is None:
         raise UnknownRecord(f"no record {record_id}")
     file, offset, length = row
-    line = index.read(file, offset, length)
+    try:
+        line = index.read(file, offset, length)
+    except FileNotFoundError:  # it was disposed of meanwhile
+        raise UnknownRecord(f"no record {record_id}") from None
     before, after = _beside(index, file, offset, "<", "DESC"), _beside(index, file, offset, ">", "ASC")
     previous_hash = _stated(before) or _opened_after(line)
     stated = _stated(line)
@@ -51,7 +55,7 @@ def show(index: AuditIndex, record_id: str) -> Neighbourhood:
 
 
 def _beside(index: AuditIndex, file: int, offset: int, sign: str, order: str) -> bytes:
-    """Return the line next to a place in the same log, across its files; empty where there is none."""
+    """Return the line next to a place in the same log, across its files; empty where there is none any more."""
     place = "SELECT file, offset, length FROM records WHERE file = ?"
     last = f"ORDER BY offset {order} LIMIT 1"
     row = index.database.execute(f"{place} AND offset {sign} ? {last}", (file, offset)).fetchone()
@@ -62,7 +66,9 @@ def _beside(index: AuditIndex, file: int, offset: int, sign: str, order: str) ->
             (file,),
         ).fetchone()
         row = other and index.database.execute(f"{place} {last}", other).fetchone()
-    return index.read(*row) if row else b""
+    with contextlib.suppress(FileNotFoundError):
+        return index.read(*row) if row else b""
+    return b""
 
 
 def _file_name(index: AuditIndex, file: int) -> str:

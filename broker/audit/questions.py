@@ -17,7 +17,7 @@ from broker.audit import sums
 from broker.audit.errors import AuditError
 from broker.audit.index import AuditIndex
 from broker.audit.keys import host_key, microseconds
-from broker.audit.records import Entry, decode_entry
+from broker.audit.records import Entry
 from broker.audit.sums import ADDED, COUNTED, COUNTS
 from broker.policy.reasons import Family, Reason
 
@@ -132,7 +132,7 @@ def search(
         if since is not None and deadline is not None and time.monotonic() > deadline:
             mark = f"{since}.0.0"
             break
-    entries = tuple(_entry(index, file, offset, length) for _, file, offset, length in rows[:limit])
+    entries = tuple(index.entries(row[1:] for row in rows[:limit]))
     return Page(entries=entries, next_page=mark)
 
 
@@ -180,8 +180,7 @@ def every(index: AuditIndex, wanted: Filter) -> Iterator[Entry]:
         f"SELECT file, offset, length FROM records WHERE {' AND '.join(where) or '1'} ORDER BY time, file, offset",  # noqa: S608
         values,
     )
-    for file, offset, length in cursor:
-        yield _entry(index, file, offset, length)
+    yield from index.entries(cursor)
 
 
 def summarise(index: AuditIndex, wanted: Filter) -> list[SummaryRow]:
@@ -286,7 +285,3 @@ def parse_mark(page: str) -> list[int]:
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
         raise BadQuestion(f"{page!r} is no page mark: give the one that the page before ended with")
     return [int(part) for part in parts]
-
-
-def _entry(index: AuditIndex, file: int, offset: int, length: int) -> Entry:
-    return decode_entry(index.read(file, offset, length))

@@ -12,7 +12,7 @@ from broker.audit.chain import Checkpoint, decode_checkpoint
 from broker.audit.index import AuditIndex
 from broker.audit.keys import microseconds
 from broker.audit.questions import parse_mark
-from broker.audit.records import Entry, decode_entry
+from broker.audit.records import Entry
 
 _MOST_CLOSES: Final = 2_000
 _MOST_LINES: Final = 20_000
@@ -48,7 +48,7 @@ def timeline(index: AuditIndex, session: str, *, limit: int, page: str = "", ref
         f"AND {_REFUSED if refused else _TOLD} ORDER BY time DESC, file DESC, offset DESC LIMIT ?",
         (session, *(parse_mark(page) if page else _END), limit + 1),
     ).fetchall()
-    entries = [_entry(index, *place) for _, *place in rows[:limit]]
+    entries = index.entries(place for _, *place in rows[:limit])
     closes = _closes(index, session, rows[min(limit, len(rows)) - 1][0]) if rows else {}
     mark = "{}.{}.{}".format(*rows[limit - 1][:3]) if len(rows) > limit else ""
     exchanges = tuple(Exchange(entry=entry, close=closes.get(entry.id)) for entry in entries)
@@ -58,10 +58,8 @@ def timeline(index: AuditIndex, session: str, *, limit: int, page: str = "", ref
 def partners(index: AuditIndex, entry: Entry) -> tuple[Entry, ...]:
     """Return the decision that a record refers to, or the close record of a decision."""
     if entry.ref:
-        place = index.database.execute(
-            "SELECT file, offset, length FROM records WHERE id = ? LIMIT 1", (entry.ref,)
-        ).fetchone()
-        return (_entry(index, *place),) if place else ()
+        query = "SELECT file, offset, length FROM records WHERE id = ? LIMIT 1"
+        return tuple(index.entries(index.database.execute(query, (entry.ref,))))
     close = _closes(index, entry.session, microseconds(entry.time)).get(entry.id) if entry.session else None
     return (close,) if close else ()
 
@@ -77,7 +75,7 @@ def covering(index: AuditIndex, record_id: str) -> Checkpoint | None:
     for place in rows:
         try:
             found = decode_checkpoint(index.read(*place))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, FileNotFoundError):
             continue  # the verifier says what is wrong with it
         if found.signature:
             return found
@@ -90,8 +88,4 @@ def _closes(index: AuditIndex, session: str, since: int) -> dict[str, Entry]:
         "WHERE session = ? AND time >= ? ORDER BY time LIMIT ?) WHERE kind = 'close' LIMIT ?",
         (session, since, _MOST_LINES, _MOST_CLOSES),
     ).fetchall()
-    return {entry.ref: entry for entry in (_entry(index, *place) for place in rows)}
-
-
-def _entry(index: AuditIndex, file: int, offset: int, length: int) -> Entry:
-    return decode_entry(index.read(file, offset, length))
+    return {entry.ref: entry for entry in index.entries(rows)}

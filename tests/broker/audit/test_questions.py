@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from broker.audit.directory import open_directory
 from broker.audit.errors import UnknownRecord
@@ -23,6 +23,7 @@ from broker.audit.log import AuditLog, LogSettings
 from broker.audit.neighbours import show
 from broker.audit.questions import BadQuestion, Filter, every, parse_moment, search, summarise
 from broker.audit.records import Entry, Kind, Record, Verdict
+from broker.audit.timeline import covering, partners, timeline
 from broker.policy.reasons import Reason
 from tests.broker.audit.logs import decision, files, lines, write_log
 
@@ -423,6 +424,25 @@ def test_records_of_a_deleted_log_are_forgotten(directory: Path) -> None:
         assert len(found(index)) == 1
 
 
+def test_what_is_disposed_of_during_a_question_is_left_out_of_its_answer(directory: Path) -> None:
+    """Retention goes on while somebody exports or replays a long log, and while a page is made."""
+    write_at(directory, (1, decision(1)))
+    old = files(directory)[0]
+    write_at(directory, (2, decision(2)))
+    with index_of(directory) as index:
+        kept, first = search(index, Filter(kind="decision")).entries
+        index._close_files()
+        old.unlink()
+        assert search(index, Filter(kind="decision")).entries == (kept,)
+        assert [entry.call for entry in every(index, Filter(kind="decision"))] == ["call-2"]
+        assert [one.entry.call for one in timeline(index, "s-1", limit=9).exchanges] == ["call-2"]
+        assert partners(index, structs.replace(kept, ref=first.id)) == ()
+        assert covering(index, first.id) is None
+        assert show(index, kept.id).linked
+        with pytest.raises(UnknownRecord):
+            show(index, first.id)
+
+
 def test_a_replaced_log_is_read_anew(corpus: Path) -> None:
     with index_of(corpus) as index:
         file = files(corpus)[0]
@@ -601,7 +621,7 @@ def test_every_line_of_the_log_is_in_the_index(directory: Path) -> None:
 def test_a_record_that_stands_for_many_counts_for_all(directory: Path) -> None:
     with AuditLog.open(directory) as log:
         first = log.append(decision(1, allow=False))
-        log.append(msgspec.structs.replace(decision(1, allow=False), ref=first, count=499))
+        log.append(structs.replace(decision(1, allow=False), ref=first, count=499))
         assert log.counts.denied == 500
     with index_of(directory) as index:
         (row,) = summarise(index, Filter())
