@@ -292,7 +292,7 @@ def _connect(path: Path | None) -> sqlite3.Connection:
 
 
 def _make_file(path: Path) -> None:
-    """See to it that there is a file of ours, by its name alone. Raises `OSError`.
+    """See to it that there is a file to write to, by its name alone. Raises `OSError`.
 
     It must not be opened here: the first descriptor of a file that a process closes takes all its locks with it (POSIX,
     `fcntl`), also those of SQLite in other threads, and then other processes write where these are still reading.
@@ -301,6 +301,8 @@ def _make_file(path: Path) -> None:
         os.mknod(path, stat.S_IFREG | 0o600)
     if not stat.S_ISREG(path.lstat().st_mode):
         raise FileExistsError(errno.EEXIST, "something else has the name of the index", str(path))
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "the index can only be read", str(path))
 
 
 def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
@@ -309,19 +311,29 @@ def _prepare(database: sqlite3.Connection) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous = OFF")  # a lost index is rebuilt
         database.execute("PRAGMA cache_size = -65536")
         database.execute("PRAGMA temp_store = MEMORY")
-        with _transaction(database):
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _VERSION):
-                raise sqlite3.DatabaseError("an index of another version")
-            if version == 0:
-                for statement in (_TABLES + sums.TABLE).split(";"):
-                    database.execute(statement)
-                _make_lookups(database)
-                database.execute(f"PRAGMA user_version = {_VERSION}")
+        # Who is at work on it may have it locked for minutes: what is there already is opened without a lock.
+        if _version(database) != _VERSION:
+            _make_tables(database)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    with _transaction(database):
+        version = _version(database)
+        if version not in {0, _VERSION}:
+            raise sqlite3.DatabaseError("an index of another version")
+        if version == 0:
+            for statement in (_TABLES + sums.TABLE).split(";"):
+                database.execute(statement)
+            _make_lookups(database)
+            database.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _make_lookups(database: sqlite3.Connection) -> None:

@@ -5,7 +5,6 @@ next question, since making it reads the whole log.
 """
 
 import contextlib
-import math
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Final
 
 from broker.audit.index import AuditIndex
 
-PATIENCE: Final = 2.0  # seconds for a lock; another process may have it for minutes, while it reads a long log
+PATIENCE: Final = 2.0  # seconds for a lock; somebody else may have it for minutes, reading a long log
 
 
 class Opener:
@@ -27,13 +26,8 @@ class Opener:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[AuditIndex]:
-        """Open the index. Its `refresh` raises `sqlite3.OperationalError` where another process has it."""
+        """Open the index. Its `refresh` raises `sqlite3.OperationalError` where somebody else is at work on it."""
         with contextlib.ExitStack() as stack:
-            held = _held(self._path) if self._path is not None else None
-            if held is not None:
-                stack.callback(held.close)
-                yield stack.enter_context(_Held(self._directory, held).used())
-                return
             index = stack.enter_context(AuditIndex.open(self._directory, self._path))
             index.database.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
             if _has_file(index.database):
@@ -65,33 +59,6 @@ class _Borrowed(AuditIndex):
             yield self
         finally:
             self._close_files()
-
-
-class _Held(_Borrowed):
-    """An index that another process is writing to: it is asked as it is."""
-
-    def refresh(self, until: float = math.inf) -> int:
-        """Not now."""
-        raise sqlite3.OperationalError("somebody else is at work on it")
-
-
-def _held(path: Path) -> sqlite3.Connection | None:
-    """A connection to an index that somebody else keeps locked; None where there is none, or it can be had."""
-    if path.is_symlink() or not path.exists():
-        return None
-    database = None
-    try:
-        database = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True, isolation_level=None
-        )
-        database.execute("BEGIN IMMEDIATE")
-        database.execute("ROLLBACK")
-    except sqlite3.Error as error:
-        if database is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
-            return database
-    if database is not None:
-        database.close()
-    return None
 
 
 def _has_file(database: sqlite3.Connection) -> bool:

@@ -503,6 +503,17 @@ def test_opening_an_index_takes_no_lock_from_one_that_is_open(corpus: Path) -> N
                 assert found(second) == found(index)
 
 
+def test_an_index_that_is_being_written_is_opened_at_once(corpus: Path) -> None:
+    """Who waits for the lock, and goes without the file when it does not come, reads a long log anew in memory."""
+    with index_of(corpus) as index:
+        index.database.execute("BEGIN IMMEDIATE")
+        descriptor = open_directory(corpus, reading=True)
+        with AuditIndex.open(descriptor, corpus / INDEX_NAME) as other:
+            assert found(other) == found(index)
+        os.close(descriptor)
+        index.database.execute("ROLLBACK")
+
+
 @pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
 def test_what_is_no_file_is_no_index(corpus: Path, kind: str) -> None:
     place = corpus / INDEX_NAME

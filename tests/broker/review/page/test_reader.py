@@ -87,7 +87,7 @@ async def test_an_index_that_another_process_holds_is_asked_as_it_is(reader: Rea
     async with asyncio.timeout(20):
         count, notice = await reader.ask(told)
     assert count == 10
-    assert "somebody else is at work on it" in notice
+    assert "database is locked" in notice
     other.execute("ROLLBACK")
     other.close()
     assert await reader.ask(told) == (11, "")
