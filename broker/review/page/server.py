@@ -60,10 +60,11 @@ class ReviewServer:
         self._reader.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, Connection)
-        connection.heard = True
-        match judge(self._asked(request), self._access):
+        found = judge(self._asked(request), self._access)
+        if isinstance(found, Let):
+            assert isinstance(request.protocol, Connection)
+            request.protocol.let_in()
+        match found:
             case Barred() as why:
                 return answers.barred(why)
             case Let.READ:

@@ -197,14 +197,44 @@ async def test_too_many_connections_are_ended_at_once(page: Served) -> None:
     room = page.server._room
     room.most = 2
     kept = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(2)]
-    while room.taken < 2:
-        await asyncio.sleep(0.01)
+    for reader, writer in kept:
+        writer.write(
+            f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nCookie: {page.cookie['Cookie']}\r\n\r\n".encode()
+        )
+        await reader.readuntil(b"</html>")
     reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
     assert await reader.read() == b""
     for one in (writer, *(writer for _, writer in kept)):
         one.close()
     while room.taken:
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: ",
+        b"POST /replay HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 100000\r\n\r\n",
+    ],
+)
+async def test_strangers_keep_nobody_out(page: Served, said: bytes) -> None:
+    """Every user of the machine can open as many connections as there may be, and leave them so."""
+    room = page.server._room
+    room.most = 8
+    strangers = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(12)]
+    for _, writer in strangers:
+        writer.write(said)
+    while room.taken < room.most:
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            assert (await page.get("/"))[0] == 200
+    for _, writer in strangers:
+        writer.close()
+    async with asyncio.timeout(20):
+        while len(room.strangers):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_session_of_the_longest_name_has_its_page(tmp_path: Path) -> None:
