@@ -29,6 +29,24 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
 
 
+def escape_json(text: str) -> str:
+    """Return a JSON text of the same value, in which only line ends are unprintable (RFC 8259 §7).
+
+    What the log writes is printable; what somebody put into it is not, and JSON is read on terminals, too.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else _as_json(one) for one in text)
+
+
+def _as_json(character: str) -> str:
+    code = ord(character)
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
 def _escape_character(character: str) -> str:
     if character == "\\":
         return "\\\\"

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.audit.escaping import escape_json
 from broker.audit.keys import microseconds, split_authority
 from broker.audit.records import Entry
 from broker.policy.reasons import Reason
@@ -51,7 +52,7 @@ Event = dict[str, Any]
 def as_json_lines(entries: Iterable[Entry]) -> Iterator[str]:
     """Give one JSON object a line, in the log's own form."""
     for entry in entries:
-        yield msgspec.json.encode(entry).decode() + "\n"
+        yield escape_json(msgspec.json.encode(entry).decode()) + "\n"
 
 
 def as_csv(entries: Iterable[Entry]) -> Iterator[str]:
@@ -74,7 +75,7 @@ def as_ocsf(entries: Iterable[Entry]) -> Iterator[str]:
     """Give one OCSF event a line. The log's own checkpoints are left out."""
     for entry in entries:
         if entry.kind != "checkpoint":
-            yield msgspec.json.encode(ocsf_event(entry)).decode() + "\n"
+            yield escape_json(msgspec.json.encode(ocsf_event(entry)).decode()) + "\n"
 
 
 FORMATS: Final[dict[str, Callable[[Iterable[Entry]], Iterator[str]]]] = {

@@ -15,7 +15,7 @@ import msgspec
 from broker.audit.chain import Checkpoint
 from broker.audit.checking import Report, verify_directory
 from broker.audit.errors import AuditError
-from broker.audit.export import FORMATS
+from broker.audit.export import FORMATS, as_json_lines
 from broker.audit.following import POLL_SECONDS, Follower
 from broker.audit.neighbours import show
 from broker.audit.questions import Filter, every, search, summarise
@@ -67,8 +67,8 @@ def tail_command(state_dir: Path | None, as_json: bool, count: int, follow: bool
 
 
 def _print_entries(entries: Iterable[Entry], *, as_json: bool) -> None:
-    for entry in entries:
-        click.echo(msgspec.json.encode(entry) if as_json else entry_line(entry))
+    for line in as_json_lines(entries) if as_json else (f"{entry_line(entry)}\n" for entry in entries):
+        click.echo(line, nl=False)
 
 
 @audit.command("search")

@@ -16,6 +16,7 @@ import msgspec
 
 from broker.audit.directory import open_directory
 from broker.audit.errors import AuditError
+from broker.audit.escaping import escape_json
 from broker.audit.index import INDEX_NAME, AuditIndex
 from broker.audit.location import NoStateDirectory, audit_directory, default_state_dir
 from broker.audit.ownership import acting_as
@@ -116,4 +117,4 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_json(value: object) -> None:
     """One document."""
-    click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+    click.echo(escape_json(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False)))

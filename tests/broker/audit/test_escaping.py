@@ -1,8 +1,10 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.audit.escaping import clip, escape
+from broker.audit.escaping import clip, escape, escape_json
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,10 @@ def test_different_texts_look_different(left: str, right: str) -> None:
 def test_a_cut_is_marked() -> None:
     assert clip("abcdef", 4) == "abc…"
     assert clip("abcd", 4) == "abcd"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_json_is_of_the_same_value_and_drives_no_terminal(text: str) -> None:
+    shown = escape_json(json.dumps({text: [text]}, indent=2, ensure_ascii=False))
+    assert json.loads(shown) == {text: [text]}
+    assert shown.replace("\n", "").isprintable()

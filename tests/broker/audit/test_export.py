@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -123,6 +124,14 @@ def test_json_lines_are_the_records() -> None:
     lines = list(as_json_lines([REQUEST]))
     assert json.loads(lines[0])["authority"] == "api.example.com:443"
     assert lines[0].endswith("}\n")
+
+
+@pytest.mark.parametrize("form", [as_json_lines, as_ocsf])
+def test_json_drives_no_terminal(form: Callable[[Iterable[Entry]], Iterator[str]]) -> None:
+    text = "a\x9b2J\x7f\u202e\u2028\U000e0001\x1bé"
+    shown = "".join(form([entry(detail=text, kind="policy")]))
+    assert shown.removesuffix("\n").isprintable()
+    assert text in json.loads(shown).values()
 
 
 def test_csv_can_be_read_back() -> None:
