@@ -7,10 +7,10 @@ here blocks, and no command is waited for without end.
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 
 from sandbox.births import Entry, signals_to_reset
 from sandbox.children import Child, finish
-from sandbox.forking import Here, Spare, Starter
 from sandbox.output import readable
 
 SECONDS = 10.0  # until it is executed; a few milliseconds on a machine at rest
@@ -18,7 +18,11 @@ BEGIN = "begin"
 CHUNK = 4096
 
 
-async def enter(entry: Entry, starter: Starter | Spare | None = None) -> Child:
+# As `forking.Starter` has it.
+type Join = Callable[[Entry, tuple[int, ...], int], int]
+
+
+async def enter(entry: Entry, join: Join) -> Child:
     """Start a command in a running sandbox. Raises OSError, with the step that the kernel refused as the file's name.
 
     The caller needs CAP_SYS_ADMIN over the sandbox's user namespace. The command is in the sandbox's pid namespace, so
@@ -29,7 +33,7 @@ async def enter(entry: Entry, starter: Starter | Spare | None = None) -> Child:
     try:
         os.set_blocking(reader, False)
         try:
-            between = (starter or Here()).join(entry, signals_to_reset(), writer)
+            between = join(entry, signals_to_reset(), writer)
         finally:
             os.close(writer)
         return await _see_executed(between, report)

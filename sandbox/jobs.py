@@ -116,9 +116,9 @@ class Jobs:
             started_at=self._clock(),
         )
         place = self._place(job.id)
-        place.mkdir(mode=0o700)
         streams = Streams(command.stdin, Budget(UNBOUNDED), merged=True)
         try:
+            place.mkdir(mode=0o700)
             self._record(job)
             live = await open_live(self._workshop, command, rights, streams=streams)
         except BaseException:

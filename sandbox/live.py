@@ -107,16 +107,19 @@ class Live:
         """Start an entry. Raises as `enter` does."""
         if self.child.ended.done() or self.stopped:
             raise LaunchError(Code.SESSION_OVER, "The session has ended.", "Start a new one.")
-        spare, self._spare = self._spare, None
         try:
-            return await enter(entry, spare or self.built.starter)
+            return await enter(entry, self._join)
         except OSError as error:
             if error.errno and not error.filename:
                 raise
             raise self._not_entered(entry, error) from error
-        finally:
-            if spare is not None:
-                asyncio.get_running_loop().call_later(AFTER_A_START, self.expect_entries)
+
+    def _join(self, entry: Entry, reset: tuple[int, ...], report: int) -> int:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return self.built.starter.join(entry, reset, report)
+        asyncio.get_running_loop().call_later(AFTER_A_START, self.expect_entries)
+        return spare.join(entry, reset, report)
 
     def expect_entries(self) -> None:
         """Have a process wait for the next one: to go into the groups takes longer than all the rest of an entry."""

@@ -40,6 +40,11 @@ class Pipe:
         self._waiting: asyncio.Future[None] | None = None
         self._finishing = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its reading end is."""
+        return self.reader >= 0
+
     def close_writer(self) -> None:
         """Close our own copy, once the command has its own."""
         if self.writer >= 0:

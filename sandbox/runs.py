@@ -6,19 +6,20 @@ goes on.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from sandbox import census
 from sandbox.children import Child, finish
 from sandbox.live import GRACE, Live, Workshop, open_live
-from sandbox.output import Budget
+from sandbox.output import Budget, Pipe
 from sandbox.protect import Finding
 from sandbox.rights import Command, Rights
 from sandbox.streams import Streams
 
 TIMED_OUT = 124
+MOST_LEFT = 512  # pipes of one session that are read though their calls are over
 
 # Called with `started` and the session's id, then with `stdout` or `stderr` and what was written.
 type Emit = Callable[[str, bytes], Awaitable[None]]
@@ -72,6 +73,7 @@ class SessionCalls:
     """The calls of one session."""
 
     live: Live
+    _left: list[Pipe] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.live.expect_entries()
@@ -105,7 +107,14 @@ class SessionCalls:
             raise
         finally:
             live.expect_entries()
+        self._leave(streams)
         return Result(code=code, timed_out=timed_out, dropped=streams.budget.dropped, session_ended=bool(over))
+
+    def _leave(self, streams: Streams) -> None:
+        """Forget what nobody can write to any more. Of the rest the oldest is closed: a payload may keep every pipe."""
+        self._left = [pipe for pipe in (*self._left, *(pipe for _, pipe in streams.pipes())) if pipe.is_open]
+        for pipe in self._left[:-MOST_LEFT]:
+            pipe.close()
 
     async def _count(self) -> census.Census:
         """Its processes, and the one that only waits among them: it is born a moment after the session was opened."""

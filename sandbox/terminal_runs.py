@@ -139,13 +139,19 @@ async def run_in_terminal(terminal: TerminalSession, command: str, seconds: floa
             await _type(terminal, f" . {attempt.place}/run")
             return await _attend(attempt, seconds)
         finally:
-            with contextlib.suppress(LaunchError):
-                await terminal.ask(tmux.stop_pipe())
-                await terminal.client(("/usr/bin/rm", "-rf", attempt.place))
-            copier.kill()
-            for task in (copying, complaining):
-                task.cancel()
-            await asyncio.gather(copying, complaining, return_exceptions=True)
+            try:
+                await _clear_away(attempt)
+            finally:
+                copier.kill()
+                for task in (copying, complaining):
+                    task.cancel()
+                await asyncio.gather(copying, complaining, return_exceptions=True)
+
+
+async def _clear_away(attempt: _Attempt) -> None:
+    for words in (tmux.stop_pipe(), ("/usr/bin/rm", "-rf", attempt.place)):
+        with contextlib.suppress(LaunchError, OSError):
+            await attempt.terminal.client(words)
 
 
 def _drain(streams: Streams) -> asyncio.Task[None]:
@@ -184,7 +190,7 @@ async def _attend(attempt: _Attempt, seconds: float) -> TerminalRun:
     replaced = False
     try:
         replaced = await _end(attempt)
-    except LaunchError:
+    except (LaunchError, OSError):
         # The command has taken the shell's place, or tmux's, or has stopped it: only together with it does it end.
         await attempt.terminal.live.close()
     return TerminalRun(code=None, output=output, timed_out=True, dropped=dropped, shell_replaced=replaced)

@@ -6,16 +6,16 @@ import resource
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.live.daemons import broker_daemon
-from tests.live.runners import Daemon, daemon
-from tests.live.runs import line, running, until
-from wicketgate.runner.client import Call
+from tests.live.runners import Daemon, daemon, serving_uid
+from tests.live.runs import children, line, running, until
+from wicketgate.runner.client import Call, Runner, RunnerError
 
 pytestmark = pytest.mark.live
 RULES = '[[rule]]\nname = "one"\naction = "allow"\nhosts = ["api.example.com"]\n'
@@ -145,3 +145,50 @@ def test_a_runner_that_stands_still_is_waited_for() -> None:
 def _serves(made: Daemon) -> bool:
     ask = ["curl", "-sf", "--unix-socket", str(made.socket), "http://localhost/v1/health"]
     return subprocess.run(ask, capture_output=True, check=False).returncode == 0
+
+
+def bound(pid: int, number: int) -> None:
+    """Set how many descriptors a process may have, as its user: root need not have the right to."""
+    user = str(serving_uid())
+    become = () if os.geteuid() else ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
+    subprocess.run([*become, "prlimit", "--pid", str(pid), f"--nofile={number}:"], check=True)
+
+
+async def attempts(runner: Runner, kind: str) -> Callable[[], Awaitable[object]]:
+    """What to try again and again; it is done once, so that what is kept ready for it is there."""
+    if kind == "session":
+        session = (await runner.open_session()).id
+        await runner.run_in(session, Call(bash="true"))
+        return lambda: runner.run_in(session, Call(bash="true"))
+    if kind == "terminal":
+        terminal = (await runner.open_terminal()).id
+        await runner.run_in_terminal(terminal, "true")
+        return lambda: runner.run_in_terminal(terminal, "true")
+    await runner.wait_job((await runner.start_job(Call(bash="true"))).id)
+    return lambda: runner.start_job(Call(bash="true"))
+
+
+@pytest.mark.parametrize("kind", ["session", "terminal", "job"])
+async def test_what_fails_for_want_of_descriptors_leaves_nothing(kind: str) -> None:
+    with daemon(extra="parked = 0") as made:
+        served = made.processes()[2]
+        async with made.client() as runner:
+            attempt = await attempts(runner, kind)
+            here = until(lambda: children(served))
+            refused = 0
+            for number in range(16, 200):
+                jobs = len(list((made.state / "jobs").iterdir()))
+                bound(served, number)
+                try:
+                    await attempt()
+                except RunnerError as error:
+                    if error.status != 503:
+                        raise
+                    refused += 1
+                else:
+                    break
+                finally:
+                    bound(served, 4096)
+                assert len(list((made.state / "jobs").iterdir())) == jobs
+            assert refused > 3
+            until(lambda: len(children(served)) <= len(here) + 1)  # one may wait for what comes next
