@@ -3,6 +3,8 @@
 A repository in a subdirectory, a bare repository of any name, a task file in a subproject: they are found by their
 shape, compared with what the survey saw before, and lose what would run outside. Nothing of the payload's is thrown
 away: it is renamed beside itself with a suffix that no tool knows. Call it when every process of the session is dead.
+Another session of the workspace may be at work meanwhile: what it takes away or puts in the way keeps nothing else from
+being looked at.
 """
 
 import contextlib
@@ -52,7 +54,8 @@ def settle(root: int, before: Survey, *, entries: int = WALK_ENTRIES, depth: int
         if seen.is_git_directory:
             findings += _repository(new)
         if seen.has_tool_files:
-            findings += [_move(seen, name) for name in sorted(filter(is_set_aside, seen.entries)) if new.has(name)]
+            for name in sorted(filter(is_set_aside, seen.entries)):
+                findings += _move(seen, name) if new.has(name) else ()
         if not seen.is_named_git:
             findings += _git_links(new)
     if unseen:
@@ -68,12 +71,15 @@ class _News(msgspec.Struct, frozen=True):
 
     def has(self, name: str) -> bool:
         """Whether an entry may be the payload's: there, not frozen, not an empty directory, and changed since."""
-        if name not in self.seen.entries or self._kept(name):
+        try:
+            if name not in self.seen.entries or self._kept(name):
+                return False
+            if not self.seen.entries[name]:
+                return self._changed(name)
+            inside = _listing(self.seen.descriptor, name)
+            return inside is None or (bool(inside) and (self._changed(name) or max(inside) >= self.before.since))
+        except FileNotFoundError:
             return False
-        if not self.seen.entries[name]:
-            return self._changed(name)
-        inside = _listing(self.seen.descriptor, name)
-        return inside is None or (bool(inside) and (self._changed(name) or max(inside) >= self.before.since))
 
     def _kept(self, name: str) -> bool:
         """Whether an entry was frozen and is the same still: the mount on it was not lost."""
@@ -90,7 +96,7 @@ def _git_links(new: _News) -> Iterator[Finding]:
         if is_git(name) and not real and new.has(name):
             text = read_text(new.seen.descriptor, name)
             if text is None or not _INSIDE_REPOSITORY.fullmatch(text):
-                yield _move(new.seen, name)
+                yield from _move(new.seen, name)
 
 
 def _repository(new: _News) -> Iterator[Finding]:
@@ -98,13 +104,14 @@ def _repository(new: _News) -> Iterator[Finding]:
     linked = _is_linked_worktree(seen)
     for name in GIT_UNWANTED:
         if new.has(name) and not (linked and name == "commondir"):
-            yield _move(seen, name)
+            yield from _move(seen, name)
     if new.has("config"):
         text = read_text(seen.descriptor, "config")
         known = dict(new.before.configurations).get(join(seen.path, "config"), "")
         if text is None or not is_harmless(text, known):
-            yield _move(seen, "config")
-            _write(seen.descriptor, "config", known or harmless(text or ""))
+            yield from _move(seen, "config")
+            with contextlib.suppress(OSError):  # git needs none
+                _write(seen.descriptor, "config", known or harmless(text or ""))
 
 
 def _is_linked_worktree(seen: Seen) -> bool:
@@ -114,13 +121,19 @@ def _is_linked_worktree(seen: Seen) -> bool:
     return placed and read_text(seen.descriptor, "commondir") == "../..\n"
 
 
-def _move(seen: Seen, name: str) -> Finding:
+def _move(seen: Seen, name: str) -> tuple[Finding, ...]:
     new = name + SUFFIX
     with contextlib.suppress(FileNotFoundError):
         os.stat(new, dir_fd=seen.descriptor, follow_symlinks=False)
         new = f"{new}-{os.urandom(4).hex()}"
-    os.rename(name, new, src_dir_fd=seen.descriptor, dst_dir_fd=seen.descriptor)
-    return Finding(path=join(seen.path, name), done=f"renamed to {new}: it could have run outside the sandbox")
+    try:
+        os.rename(name, new, src_dir_fd=seen.descriptor, dst_dir_fd=seen.descriptor)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        done = f"left where it is, though it could run outside the sandbox: it cannot be renamed ({error.strerror})"
+        return (Finding(path=join(seen.path, name), done=done),)
+    return (Finding(path=join(seen.path, name), done=f"renamed to {new}: it could have run outside the sandbox"),)
 
 
 def _write(parent: int, name: str, text: str) -> None:
@@ -137,6 +150,13 @@ def _listing(parent: int, name: str) -> list[int] | None:
         return None
     try:
         with os.scandir(descriptor) as found:
-            return [entry.stat(follow_symlinks=False).st_ctime_ns for entry in found]
+            return [time for entry in found if (time := _change_time(entry)) is not None]
     finally:
         os.close(descriptor)
+
+
+def _change_time(entry: os.DirEntry[str]) -> int | None:
+    try:
+        return entry.stat(follow_symlinks=False).st_ctime_ns
+    except FileNotFoundError:
+        return None

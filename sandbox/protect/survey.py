@@ -151,5 +151,8 @@ def _is_plain(seen: Seen, name: str) -> bool:
     """Whether an entry is a regular file or a directory; a link cannot be frozen where it is, only what it leads to."""
     if name not in seen.entries:
         return False
-    mode = os.stat(name, dir_fd=seen.descriptor, follow_symlinks=False).st_mode
+    try:
+        mode = os.stat(name, dir_fd=seen.descriptor, follow_symlinks=False).st_mode
+    except FileNotFoundError:  # another session of the workspace has taken it away
+        return False
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
