@@ -1,6 +1,12 @@
-"""The garbage collector around a start: what is loaded stays, and looking through it again and again takes long."""
+"""What a process has in memory: what is loaded stays, and is not looked through again and again; the rest comes and goes."""
 
+import contextlib
+import ctypes
 import gc
+from typing import Final
+
+_M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
+_LARGE: Final = 1 << 17  # bytes
 
 
 def settle_memory() -> None:
@@ -15,3 +21,13 @@ def share_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def keep_large_apart() -> None:
+    """Have each block above 128 KB come from the kernel and go back to it (mallopt(3)); for who moves none in a hurry.
+
+    By itself the C library raises that bound to whatever was given back, and the next such block lies in its heap among
+    others for good: the interpreter's own tables, which are exchanged now and then, and what a sandbox has written.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)

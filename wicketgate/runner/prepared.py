@@ -23,7 +23,7 @@ from sandbox.errors import LaunchError
 from sandbox.host import look_at_host
 from sandbox.workspace import ForbiddenRoots, forbidden_roots
 from wicketgate.identity import Identity, prepare_state, serving_identity
-from wicketgate.memory import share_memory
+from wicketgate.memory import keep_large_apart, share_memory
 from wicketgate.runner.config import Account, ConfigError, RunnerConfig, parse_config
 from wicketgate.runner.gate import Admitted
 from wicketgate.runner.openapi import openapi_document
@@ -90,6 +90,7 @@ def prepare(file: str) -> Prepared:
     ready = _look()
     _preload()
     share_memory()
+    keep_large_apart()
     groups = cgroups.claim(cgroups.detect(), uid=identity.uid, gid=identity.gid)
     if groups.made:
         cgroups.keep(groups)  # its lease is held by this process and those that it forks, until the last has ended
