@@ -18,7 +18,7 @@ from sandbox import census, tmux
 from sandbox.errors import Code, LaunchError
 from sandbox.output import Budget
 from sandbox.streams import Streams
-from sandbox.terminals import CLIENT_SECONDS, TerminalSession
+from sandbox.terminal_session import CLIENT_SECONDS, TerminalSession
 
 INTERRUPT_SECONDS, PROMPT_SECONDS, KILL_SECONDS = 0.3, 0.5, 1.0
 ENDING_SECONDS = 2.0  # for an answer of tmux, which the command may have stopped, when the command's time is up

@@ -1,4 +1,4 @@
-"""What a process has in memory: what is loaded stays, and is not looked through again and again; the rest comes and goes."""
+"""What a process has in memory: what is loaded stays and is not looked through again, what is large comes and goes."""
 
 import contextlib
 import ctypes

@@ -15,7 +15,8 @@ from sandbox.children import finish
 from sandbox.live import Workshop
 from sandbox.rights import to_document
 from sandbox.terminal_runs import Busy, run_in_terminal
-from sandbox.terminals import LEAVE_SECONDS, AttachedClient, EndedTerminal, Terminals, TerminalSession
+from sandbox.terminal_session import LEAVE_SECONDS, AttachedClient, TerminalSession
+from sandbox.terminals import EndedTerminal, Terminals
 from wicketgate.runner import schema
 from wicketgate.runner.admission import Admission
 from wicketgate.runner.faults import Fault
