@@ -3,6 +3,7 @@
 The process that forks for a runner loads this without any library: tuples with names cost it nothing.
 """
 
+import resource
 import signal
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -10,6 +11,7 @@ from typing import Final, NamedTuple
 FIRST_OTHER: Final = 10  # descriptors below this number are what a launch's `stdio` gives the command, and nothing else
 # Ignored by Python itself, not by whoever called it.
 IGNORED_BY_PYTHON: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+_AS_MANY_AS_THERE_ARE: Final = 1 << 30  # whoever sets it takes what it may
 _CANNOT_BE_SET: Final = frozenset({signal.SIGKILL, signal.SIGSTOP})
 
 
@@ -49,6 +51,15 @@ class Entry(NamedTuple):
     controlling: bool = False
     groups: tuple[str, ...] = ()
     oom_score_adj: int = 0
+
+    def as_passer(self) -> "Entry":
+        """The same with as many descriptors as the caller has, for a program that passes some to another (unix(7)).
+
+        The kernel counts those that are under way for all of a user's processes, and measures them by the limit of
+        whoever sends more: what one payload has sent would keep every program with a payload's limit from sending.
+        """
+        others = tuple(row for row in self.rlimits if row[0] != resource.RLIMIT_NOFILE)
+        return self._replace(rlimits=(*others, (resource.RLIMIT_NOFILE, _AS_MANY_AS_THERE_ARE, _AS_MANY_AS_THERE_ARE)))
 
 
 def signals_to_reset() -> tuple[int, ...]:

@@ -76,7 +76,8 @@ class TerminalSession:
         streams = Streams(stdin, Budget(most))
         try:
             async with asyncio.timeout(seconds):
-                child = await self.live.enter(argv, streams.stdio)
+                entry = self.live.built.entry(argv, streams.stdio)
+                child = await self.live.start(entry.as_passer() if tmux.is_client(argv) else entry)
         except TimeoutError as error:
             streams.abandon()
             raise _unanswered() from error
@@ -167,7 +168,7 @@ class TerminalSession:
             fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
             peer = fcntl.ioctl(master, TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
             set_size(master, columns, rows)
-            entry = self.live.built.entry(tmux.attach(), {0: peer, 1: peer, 2: peer})
+            entry = self.live.built.entry(tmux.attach(), {0: peer, 1: peer, 2: peer}).as_passer()
             term = term if _is_described(term) else KNOWN_TERM
             environment = tuple((name, term if name == "TERM" else value) for name, value in entry.environment)
             child = await self.live.start(entry._replace(environment=environment, controlling=True))

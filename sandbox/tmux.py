@@ -66,6 +66,11 @@ def setup(columns: int, rows: int) -> tuple[str, ...]:
     return (*CLIENT, *_joined(*_SETTINGS, session, _END_WHEN_EMPTY, _ASK_STATE))
 
 
+def is_client(argv: tuple[str, ...]) -> bool:
+    """Whether these words are a client's: it hands its streams over to the server (unix(7), SCM_RIGHTS)."""
+    return argv[: len(CLIENT)] == CLIENT
+
+
 def is_listening(sockets: str) -> bool:
     """Whether a server takes connections, by the sandbox's table of unix sockets (proc_net(5)).
 

@@ -1,18 +1,22 @@
 """Descriptors that run out, in a daemon or in flight: whoever asks is told, and no payload brings it about."""
 
+import asyncio
 import json
 import os
 import resource
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from sandbox.runs import MOST_LEFT
 from tests.live.daemons import broker_daemon
+from tests.live.ptys import Pty
 from tests.live.runners import Daemon, daemon, serving_uid
 from tests.live.runs import children, line, running, until
 from wicketgate.runner.client import Call, Runner, RunnerError
@@ -40,6 +44,29 @@ try:
 except OSError as error:
     print(error.errno, flush=True)
 signal.pause()
+"""
+# Keeps the pipes of each call that hands them over, and says how many of them nobody reads any more (poll(2)).
+COLLECT = """
+import os, select, socket
+taker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+taker.bind("/tmp/taker")
+if os.fork() == 0:
+    os.setsid()
+    for number in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    kept = select.poll()
+    while True:
+        for pipe in socket.recv_fds(taker, 1, 2)[1]:
+            kept.register(pipe, 0)
+        unread = sum(bool(event & select.POLLERR) for _, event in kept.poll(0))
+        with open("/tmp/unread", "w") as file:
+            file.write(str(unread))
+"""
+HAND_OVER = """
+import socket
+giver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+giver.connect("/tmp/taker")
+socket.send_fds(giver, [b"x"], [1, 2])
 """
 ETOOMANYREFS = "109"
 
@@ -82,6 +109,23 @@ async def test_a_payload_does_not_keep_the_runner_from_taking_connections() -> N
         for _ in range(2):
             async with made.client() as runner:
                 assert (await runner.run(Call(bash="echo fine"))).stdout == b"fine\n"
+
+
+async def test_a_payload_does_not_keep_others_from_their_terminals() -> None:
+    """A client of tmux hands its streams over; the kernel counts what is under way for all processes of a user."""
+    with daemon() as made:
+        async with made.client() as runner:
+            before = await runner.open_terminal()
+            with too_many_in_flight():
+                for terminal in (before, await runner.open_terminal()):
+                    for _ in range(3):
+                        done = await runner.run_in_terminal(terminal.id, "echo fine; ulimit -Hn", seconds=20)
+                        assert done.output == f"fine\n{min(4096, HARD - 1024)}\n", "the payload itself has no more"
+                    await runner.resize(terminal.id, 90, 30)
+                with_person = [sys.executable, "-m", "wicketgate", "term", "attach", "--socket", str(made.socket)]
+                with Pty(["/usr/bin/env", "TERM=xterm-256color", *with_person, before.id]) as pty:
+                    await asyncio.to_thread(pty.wait_for, r"\$ ")
+        assert "another is tried" not in made.log
 
 
 def test_a_payload_does_not_keep_the_broker_from_taking_connections() -> None:
@@ -192,3 +236,14 @@ async def test_what_fails_for_want_of_descriptors_leaves_nothing(kind: str) -> N
                 assert len(list((made.state / "jobs").iterdir())) == jobs
             assert refused > 3
             until(lambda: len(children(served)) <= len(here) + 1)  # one may wait for what comes next
+
+
+async def test_a_payload_that_keeps_the_pipes_of_its_calls_does_not_use_the_runners_descriptors_up() -> None:
+    calls = MOST_LEFT // 2 + 20
+    with daemon() as served:
+        async with served.client() as runner, runner.session() as opened:
+            await runner.run_in(opened.id, Call(python=COLLECT))
+            for _ in range(calls):
+                assert (await runner.run_in(opened.id, Call(python=HAND_OVER))).code == 0
+            unread = int((await runner.run_in(opened.id, Call(bash="cat /tmp/unread"))).stdout)
+            assert 0 < unread <= 2 * calls - MOST_LEFT

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from sandbox.runs import MOST_LEFT
 from tests.live.runners import alive, daemon
 from tests.live.runs import PATIENCE, PROMPTLY
 from wicketgate.runner.client import Call, Runner, RunnerError
@@ -39,29 +38,6 @@ print("up", flush=True)
 while True:
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGSTOP)
-"""
-# Keeps the pipes of each call that hands them over, and says how many of them nobody reads any more (poll(2)).
-COLLECT = """
-import os, select, socket
-taker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-taker.bind("/tmp/taker")
-if os.fork() == 0:
-    os.setsid()
-    for number in range(3):
-        os.dup2(os.open(os.devnull, os.O_RDWR), number)
-    kept = select.poll()
-    while True:
-        for pipe in socket.recv_fds(taker, 1, 2)[1]:
-            kept.register(pipe, 0)
-        unread = sum(bool(event & select.POLLERR) for _, event in kept.poll(0))
-        with open("/tmp/unread", "w") as file:
-            file.write(str(unread))
-"""
-HAND_OVER = """
-import socket
-giver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-giver.connect("/tmp/taker")
-socket.send_fds(giver, [b"x"], [1, 2])
 """
 # Names of directories are a model's to choose, and stand in what is told of a failure.
 NAMES = ["no\nb", "no\npid 1", "no\npid 1\nfailed 2 execute", "no\r\u2028b", "no\udcff", "n" * 4096]
@@ -155,14 +131,3 @@ async def test_the_end_of_a_first_call_is_not_that_of_its_session() -> None:
                     done = await runner.run_in(opened.id, Call(argv=["/usr/bin/sleep", "600"], timeout=0.001))
                     assert done.timed_out
                     assert (await runner.run_in(opened.id, Call(bash="echo fine"))).stdout == b"fine\n"
-
-
-async def test_a_payload_that_keeps_the_pipes_of_its_calls_does_not_use_the_runners_descriptors_up() -> None:
-    calls = MOST_LEFT // 2 + 20
-    with daemon() as served:
-        async with served.client() as runner, runner.session() as opened:
-            await runner.run_in(opened.id, Call(python=COLLECT))
-            for _ in range(calls):
-                assert (await runner.run_in(opened.id, Call(python=HAND_OVER))).code == 0
-            unread = int((await runner.run_in(opened.id, Call(bash="cat /tmp/unread"))).stdout)
-            assert 0 < unread <= 2 * calls - MOST_LEFT
