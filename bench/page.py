@@ -1,7 +1,6 @@
 """The page of the documentation: tables, plots and our place against each goal, from the JSON of one run.
 
     python -m bench.page [RESULT.json]        writes docs/reference/performance.md and its plots
-
     python -m bench.page --soak               exchanges the soak on that page for the last one
 
 A soak and curves that were runs of their own (`scripts/bench --soak`, `--curves`) are taken in from beside it. It

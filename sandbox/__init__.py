@@ -17,6 +17,6 @@ last_words.py, what bubblewrap said · doctor/, whether all of that works here
 
 For the daemon: live.py, a live one · runs.py, sessions.py, jobs.py and terminals.py, what is done with it ·
 streams.py, output.py, joblog.py, terminal_session.py, terminal_runs.py and tmux.py, what goes in and out · census.py
-and children.py, its processes · rights.py and room.py, what it may and how many · lot.py, parked.py, release.py, show.py and next_bridge.py,
-what is made ahead
+and children.py, its processes · rights.py and room.py, what it may and how many · lot.py, parked.py, release.py,
+show.py and next_bridge.py, what is made ahead
 """
